@@ -43,7 +43,7 @@ use weir::message::ClientConnection;
 use weir::message::RemoteAddr;
 use weir::message::RequestRecord;
 use weir::message::Target;
-use weir::store::RateZone;
+use weir::store::{Key, RateZone};
 
 criterion_group!(benches, arithmetic, store, limits);
 criterion_main!(benches);
@@ -75,7 +75,7 @@ fn store(criterion: &mut Criterion) {
     let mut number = 0u32;
     let mut decide = |clients: u32| {
         number = number.wrapping_add(1);
-        let key = zone.key(&(number.wrapping_mul(2_654_435_761) % clients).to_be_bytes());
+        let key = Key::from_bytes(&(number.wrapping_mul(2_654_435_761) % clients).to_be_bytes());
         zone.charge(&key, clock.now(), Cost::ONE, &TERMS)
     };
     criterion.bench_function("key, hash, lookup and clock, one client", |bencher| {

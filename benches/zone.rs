@@ -13,7 +13,7 @@ use weir::algorithm::LimitSpec;
 use weir::algorithm::Rate;
 use weir::clock::Clock;
 use weir::clock::Millis;
-use weir::store::RateZone;
+use weir::store::{Key, RateZone};
 
 criterion_group!(benches, shared);
 
@@ -72,7 +72,7 @@ fn decide(zone: &RateZone, thread: u32, times: u64, clients: u32) {
         number = number.wrapping_add(1);
         let client = number.wrapping_mul(2_654_435_761) % clients;
         zone.charge(
-            &zone.key(&client.to_be_bytes()),
+            &Key::from_bytes(&client.to_be_bytes()),
             clock.now(),
             Cost::ONE,
             &TERMS,
@@ -87,7 +87,7 @@ fn bytes_per_key() {
         let zone = RateZone::new("perip", room * 64, &TERMS, false);
         for number in 0..1_000_000u32 {
             zone.charge(
-                &zone.key(&number.to_be_bytes()),
+                &Key::from_bytes(&number.to_be_bytes()),
                 Millis(0),
                 Cost::ONE,
                 &TERMS,
@@ -112,7 +112,7 @@ fn hardest_insert() {
     for _ in 0..100 {
         let zone = RateZone::new("perip", KEYS as usize * 64, &TERMS, false);
         let charge = |number: u32, now| {
-            let key = zone.key(&number.to_be_bytes());
+            let key = Key::from_bytes(&number.to_be_bytes());
             let start = Instant::now();
             zone.charge(&key, Millis(now), Cost::ONE, &TERMS);
             start.elapsed()

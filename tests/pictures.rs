@@ -24,7 +24,7 @@ use weir::replay::Point;
 use weir::replay::STYLE;
 use weir::replay::Series;
 use weir::replay::SeriesStyle;
-use weir::store::RateZone;
+use weir::store::{Key, RateZone};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/algorithms.svg");
 
@@ -68,7 +68,7 @@ impl Bars {
 fn run(algorithm: &AlgorithmParams, burst: u32, delay: Delay) -> Bars {
     let terms = LimitSpec::new(algorithm, Excess::requests(burst), delay);
     let zone = RateZone::new("one", 1 << 20, &terms, false);
-    let key = zone.key(b"client");
+    let key = Key::from_bytes(b"client");
     let mut bars = Bars::EMPTY;
     let mut add = |which: fn(&mut Bars) -> &mut [u32], at: u64| {
         let bar = usize::try_from(at / BAR).expect("a small number");

@@ -12,8 +12,7 @@ use weir::algorithm::LeakyBucket;
 use weir::algorithm::LimitSpec;
 use weir::algorithm::Rate;
 use weir::clock::Millis;
-use weir::store::BYTES_PER_KEY;
-use weir::store::RateZone;
+use weir::store::{BYTES_PER_KEY, Key, RateZone};
 
 use crate::axis;
 use crate::cpu::Cpu;
@@ -27,7 +26,12 @@ const TERMS: LimitSpec = LimitSpec::LeakyBucket(LeakyBucket {
 const MOST: u32 = 10_000_000;
 
 fn charge(zone: &RateZone, number: u32, now: Millis) {
-    black_box(zone.charge(&zone.key(&number.to_be_bytes()), now, Cost::ONE, &TERMS));
+    black_box(zone.charge(
+        &Key::from_bytes(&number.to_be_bytes()),
+        now,
+        Cost::ONE,
+        &TERMS,
+    ));
 }
 
 /// One decision about a known key.

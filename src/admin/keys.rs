@@ -205,7 +205,7 @@ fn rank(sort: Option<&str>) -> Result<fn(&TopKeyRow) -> [f64; 4], ApiError> {
         KeySort::Excess => |it| [it.excess, 0.0, 0.0, 0.0],
         KeySort::Now => |it| {
             let KeyRates { delay, refuse, .. } = it.pace;
-            [refuse, delay, it.pace.demand(), it.counts.refuse as f64]
+            [refuse, delay, it.pace.total(), it.counts.refuse as f64]
         },
         KeySort::Pass => |it| [it.counts.pass as f64, 0.0, 0.0, 0.0],
         KeySort::Refuse => |it| [it.counts.refuse as f64, 0.0, 0.0, 0.0],

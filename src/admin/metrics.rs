@@ -94,7 +94,7 @@ fn describe_zones(generation: &Generation, page: &mut Exposition) {
         if let Some(rate) = rate {
             page.sample(&ZONE_RATE, &labels, rate);
         }
-        page.sample(&ZONE_EVICTIONS_TOTAL, &labels, zone.counts.evictions);
+        page.sample(&ZONE_EVICTIONS_TOTAL, &labels, zone.evictions);
         if let Some(dropped) = zone.penalties_dropped {
             page.sample(&ZONE_PENALTIES_DROPPED_TOTAL, &labels, dropped);
         }

@@ -114,7 +114,7 @@ fn shown(
         keys: zone.keys as u64,
         capacity: zone.capacity as u64,
         verdicts: zone.counts.into(),
-        evictions: zone.counts.evictions,
+        evictions: zone.evictions,
         penalties_dropped: zone.penalties_dropped,
         store: zone.store.map(str::to_owned),
         r#override: generation
@@ -214,6 +214,8 @@ pub(super) struct ZoneSnapshot<'a> {
     pub(super) keys: usize,
     pub(super) capacity: usize,
     pub(super) counts: ZoneCounts,
+    /// Keys evicted before they had drained, or requests refused for lack of room.
+    pub(super) evictions: u64,
     /// Counts of busy keys, and what operators have put on keys.
     key_admin: &'a KeyAdmin,
     /// The store it shares with other gateways.
@@ -243,6 +245,7 @@ pub(super) fn zones(generation: &Generation) -> impl Iterator<Item = ZoneSnapsho
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
+        evictions: zone.store.evictions(),
         key_admin: &zone.watch,
         store: plan.store.map(|store| &*generation.plan.stores[store].name),
         delays: zone.store.delays.read(),
@@ -256,6 +259,7 @@ pub(super) fn zones(generation: &Generation) -> impl Iterator<Item = ZoneSnapsho
         keys: zone.store.len(),
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
+        evictions: zone.store.evictions(),
         key_admin: &zone.watch,
         store: plan.store.map(|store| &*generation.plan.stores[store].name),
         delays: zone.delays.read(),

@@ -176,7 +176,7 @@ impl Limits {
         now: Millis,
     ) -> Result<Permit, Refusal> {
         let store = &rule.zone.store;
-        store.count_refusal(&store.key(b""));
+        store.count_refusal(&Key::from_bytes(b""));
         let name = &rule.zone.name.plain;
         self.connections_voice
             .without_key(record, now, fault, (LimitKind::Connections, name));
@@ -314,7 +314,7 @@ impl<'r> StoreClaim<'r> {
         let mut here = SmallVec::new();
         for (which, need) in self.needs.iter().enumerate() {
             let store = &need.rule.zone.store;
-            let place = store.reserve(&need.key, need.rule.limit, now);
+            let place = store.take_uncounted(&need.key, need.rule.limit, now);
             here.push(place.map_err(|_| SlotError::Full(which))?);
         }
         match self.store.take(&self.claim, now).await {

@@ -89,7 +89,7 @@ impl ReqZone {
                     key: self.spell(&busy.key, busy.name.as_deref()),
                     counts: busy.counts,
                     missed: busy.missed,
-                    pace: busy.pace,
+                    pace: busy.rates,
                     excess: key_status.map_or(0.0, |it| log::requests(it.excess)),
                     mark: self.watch.mark(&busy.key, now).or_else(penalty),
                 }
@@ -114,7 +114,7 @@ impl ReqZone {
                 key: self.spell(key, bytes.as_deref().or(name)),
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
-                pace: found.as_ref().map(|busy| busy.pace).unwrap_or_default(),
+                pace: found.as_ref().map(|busy| busy.rates).unwrap_or_default(),
                 excess: key_status.map_or(0.0, |it| log::requests(it.excess)),
                 mark: self.watch.mark(key, now),
             },
@@ -153,7 +153,7 @@ impl ReqZone {
     }
 
     fn penalty(&self, key: &Key, now: Millis) -> Option<Duration> {
-        self.penalties.as_ref()?.left(key, now)
+        self.penalties.as_ref()?.remaining(key, now)
     }
 
     /// What a key of these bytes is held to, and its own rate in words.
@@ -206,7 +206,7 @@ impl ConnZone {
                 key: self.spell(&busy.key, busy.name.as_deref()),
                 counts: busy.counts,
                 missed: busy.missed,
-                pace: busy.pace,
+                pace: busy.rates,
                 excess: self.store.taken(&busy.key).into(),
                 mark: self.watch.mark(&busy.key, now),
             })
@@ -227,7 +227,7 @@ impl ConnZone {
                 key: self.spell(key, bytes.as_deref().or(name)),
                 counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
                 missed: found.as_ref().map_or(0, |busy| busy.missed),
-                pace: found.as_ref().map(|busy| busy.pace).unwrap_or_default(),
+                pace: found.as_ref().map(|busy| busy.rates).unwrap_or_default(),
                 excess: taken.into(),
                 mark: self.watch.mark(key, now),
             },
@@ -427,7 +427,7 @@ impl ReqRule {
         }
         let punishes = self.action.penalty.is_some();
         let penalties = zone.penalties.as_ref().filter(|_| punishes);
-        if let Some(left) = penalties.and_then(|it| it.left(&key, now)) {
+        if let Some(left) = penalties.and_then(|it| it.remaining(&key, now)) {
             return (
                 Some(key),
                 Evaluation::refuse(&RefusalReason::Penalty(left), Some(left)),
@@ -435,7 +435,7 @@ impl ReqRule {
         }
         let cost = self.cost(record);
         let outcome = self.waits(&rule_key, now, cost).unwrap_or_else(|| {
-            self.with_terms(&rule_key, |spec| zone.store.ask(&key, now, cost, spec))
+            self.with_terms(&rule_key, |spec| zone.store.peek(&key, now, cost, spec))
         });
         let own = zone.own(&rule_key).and_then(|own| own.burst);
         let burst = own.unwrap_or(self.burst);

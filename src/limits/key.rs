@@ -310,7 +310,7 @@ pub struct ParsedKey {
 impl KeySource {
     /// The spelling of a key, of which `bytes` are all bytes or, if it is a long one, the first.
     pub(super) fn spell(&self, key: &Key, bytes: Option<&[u8]>) -> String {
-        let plain = key.plain();
+        let plain = key.short_bytes();
         let bytes = plain.as_deref().or(bytes).unwrap_or_default();
         if bytes.len() > LONGEST || (bytes.is_empty() && plain.is_none()) {
             let cut = &bytes[..bytes.len().min(SHOWN)];
@@ -359,7 +359,7 @@ impl KeySource {
     pub(super) fn read(&self, text: &str) -> Vec<ParsedKey> {
         if let Some((_, number)) = text.rsplit_once(CUT) {
             let number = u128::from_str_radix(number, 16).ok();
-            let key = number.and_then(Key::numbered);
+            let key = number.and_then(Key::from_number);
             let key = key.map(|key| ParsedKey { key, bytes: None });
             return key.into_iter().collect();
         }

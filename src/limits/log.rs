@@ -508,7 +508,7 @@ impl KeyAdmin {
         (said, weight, now): (VerdictKind, u64, Millis),
         name: impl FnOnce() -> Box<[u8]>,
     ) {
-        self.busiest.note(key, said, weight, now, name);
+        self.busiest.record(key, said, weight, now, name);
     }
 }
 

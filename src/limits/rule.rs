@@ -28,7 +28,7 @@ use crate::algorithm::{Cost, Delay, Excess, LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{self, ConnQueue, CostSource, RefusalAction};
 use crate::message::RequestRecord;
-use crate::store::{Penalties, Receipt};
+use crate::store::{Key, Penalties, Receipt};
 
 /// One `limit_req`.
 #[derive(Debug)]
@@ -227,7 +227,9 @@ fn reserve(rules: &[ReqRule], asked: &[RuleCharge], now: Millis) {
     for (rule, asked) in rules.iter().zip(asked) {
         if let RuleCharge::Waits { rule_key, cost } = asked {
             rule.with_terms(rule_key, |spec| {
-                rule.zone.store.reserve(&rule_key.key, now, *cost, spec);
+                rule.zone
+                    .store
+                    .charge_delayed(&rule_key.key, now, *cost, spec);
             });
         }
     }
@@ -327,7 +329,7 @@ impl ReqRule {
 
     pub(super) fn no_key(&self, rule: usize, fault: KeyFault) -> Decision {
         let store = &self.zone.store;
-        store.count_refusal(&store.key(b""));
+        store.count_refusal(&Key::from_bytes(b""));
         Decision::NoKey { rule, fault }
     }
 }
@@ -528,7 +530,7 @@ impl ReqRule {
         cost: Cost,
     ) -> Option<Verdict> {
         let most = self.action.max_wait?;
-        let ask = |at| self.zone.store.ask(&rule_key.key, at, cost, spec);
+        let ask = |at| self.zone.store.peek(&rule_key.key, at, cost, spec);
         let Verdict::Refuse {
             excess,
             retry_after: Some(turn),
@@ -554,7 +556,7 @@ pub(super) fn serving(rules: &[ReqRule], record: &RequestRecord, now: Millis) ->
         let KeyLookup::Key(rule_key) = rule.zone.find(record) else {
             continue;
         };
-        if let Some(left) = penalties.left(&rule_key.key, now) {
+        if let Some(left) = penalties.remaining(&rule_key.key, now) {
             rule.zone.store.count_refusal(&rule_key.key);
             return Some(Decision::Penalize {
                 rule: index,
@@ -603,7 +605,7 @@ impl ReqRule {
     ) -> Option<Duration> {
         let cost = self.cost(record);
         self.with_terms(rule_key, |spec| {
-            let outcome = self.zone.store.ask(&rule_key.key, now, cost, spec);
+            let outcome = self.zone.store.peek(&rule_key.key, now, cost, spec);
             self.passes_at(&outcome, spec)
                 .unwrap_or(Some(Duration::ZERO))
         })
@@ -628,7 +630,7 @@ mod tests {
         let limits = limits(&plan, &[req_rule(0, 0), req_rule(1, 5)], &[]);
         let (record, now) = (record(&[]), Millis(50_000));
         let rules = &limits.requests;
-        let key = rules[0].zone.store.key(&[127, 0, 0, 1]);
+        let key = Key::from_bytes(&[127, 0, 0, 1]);
         let charge = |rule: &ReqRule, now| {
             rule.zone.store.charge(&key, now, Cost::ONE, &rule.spec);
         };

@@ -93,11 +93,11 @@ impl SharedDecision {
             };
             match held.spoken {
                 RuleResult::Leased(answer) | RuleResult::There(answer) => {
-                    held.witness(rules, now, answer);
+                    held.mirror(rules, now, answer);
                 }
                 RuleResult::Waits(_, share) => {
                     let (store, cost) = (&rules[held.rule].zone.store, share.whole());
-                    store.reserve(&held.rule_key.key, now, cost, &held.spec);
+                    store.charge_delayed(&held.rule_key.key, now, cost, &held.spec);
                 }
                 RuleResult::Here(_, _, share) if share.owes > Cost(0) => {
                     let store = &rules[held.rule].zone.store;
@@ -195,7 +195,7 @@ impl SharedDecision {
                         leases.unspend(&held.rule_key.key, now, held.cost, &held.spec);
                     }
                 }
-                RuleResult::There(answer) if held.refuses() => held.witness(rules, now, answer),
+                RuleResult::There(answer) if held.refuses() => held.mirror(rules, now, answer),
                 _ => {}
             }
             if let Some(left) = held.penalty_elsewhere(rules, now) {
@@ -389,7 +389,7 @@ impl PendingRule {
             (LeaseVerdict::Ask, _) => {}
             (LeaseVerdict::Refuse(outcome), None) => self.rule_out(rules, outcome),
             (LeaseVerdict::Refuse(outcome), Some(remaining)) => {
-                self.witness(rules, now, leased(outcome, remaining));
+                self.mirror(rules, now, leased(outcome, remaining));
                 self.spoken = RuleResult::Ruled(outcome);
             }
             (LeaseVerdict::Spent(outcome), news) => {
@@ -434,9 +434,9 @@ impl PendingRule {
     }
 
     /// Keeps this process's own picture of the key, for when the store is away.
-    pub(super) fn witness(&self, rules: &[ReqRule], now: Millis, answer: StoreVerdict) {
+    pub(super) fn mirror(&self, rules: &[ReqRule], now: Millis, answer: StoreVerdict) {
         let store = &rules[self.rule].zone.store;
-        store.witness(&self.rule_key.key, now, self.cost, &self.spec, answer);
+        store.mirror(&self.rule_key.key, now, self.cost, &self.spec, answer);
     }
 
     pub(super) fn outcome(&self) -> Option<Verdict> {
@@ -475,7 +475,7 @@ impl PendingRule {
             Some(_) => self
                 .leases(rules)?
                 .refusal(key, now, self.cost, &self.spec)?,
-            None => rule.zone.store.ask(key, now, self.cost, &self.spec),
+            None => rule.zone.store.peek(key, now, self.cost, &self.spec),
         };
         rule.passes_at(&outcome, &self.spec)
     }
@@ -511,13 +511,13 @@ impl ReqZone {
                 OverrideMatch::Same => None,
                 OverrideMatch::Unlimited(_) => return KeyLookup::Nothing,
             };
-            let frees = |bytes| self.watch.frees(&self.store.key(bytes), record);
+            let frees = |bytes| self.watch.frees(&Key::from_bytes(bytes), record);
             if frees(bytes) || apart.is_some_and(frees) {
                 return KeyLookup::Nothing;
             }
             let bytes = apart.unwrap_or(bytes);
             note(bytes);
-            let key = self.store.key(bytes);
+            let key = Key::from_bytes(bytes);
             KeyLookup::Key(RuleKey { key, own })
         })
     }
@@ -560,8 +560,8 @@ impl ReqZone {
     pub(super) fn marked_keys(&self, record: &RequestRecord) -> SmallVec<[Key; 2]> {
         let mut keys = SmallVec::new();
         self.find_held(record, |bytes, apart, _| {
-            keys.push(self.store.key(bytes));
-            keys.extend(apart.map(|bytes| self.store.key(bytes)));
+            keys.push(Key::from_bytes(bytes));
+            keys.extend(apart.map(Key::from_bytes));
             KeyLookup::<()>::Nothing
         });
         keys

@@ -234,7 +234,7 @@ impl Decision {
             };
             let cost = rule.cost(record);
             let refused = rule.with_terms(&rule_key, |spec| {
-                let outcome = rule.zone.store.ask(&rule_key.key, now, cost, spec);
+                let outcome = rule.zone.store.peek(&rule_key.key, now, cost, spec);
                 rule.passes_at(&outcome, spec)
             });
             if let Some(after) = refused {

@@ -76,7 +76,7 @@ pub struct ReqZone {
 #[derive(Debug)]
 pub struct ConnZone {
     /// Where its places are.
-    pub store: Arc<SlotTable>,
+    pub store: SlotTable,
     /// How long those stood in line who got a place.
     pub delays: Arc<Histogram>,
     /// How many stand in line.
@@ -230,7 +230,7 @@ impl ReqZone {
         }
         self.source.find(record, |bytes| {
             note(bytes);
-            let key = self.store.key(bytes);
+            let key = Key::from_bytes(bytes);
             if self.watch.frees(&key, record) {
                 return KeyLookup::Nothing;
             }
@@ -259,7 +259,7 @@ impl ForgetKeys for ReqZone {
     }
 
     fn forget_bytes(&self, bytes: &[u8]) {
-        self.forget(&self.store.key(bytes));
+        self.forget(&Key::from_bytes(bytes));
     }
 }
 
@@ -308,7 +308,7 @@ impl ConnZone {
     fn find_with(&self, record: &RequestRecord, note: impl FnOnce(&[u8])) -> KeyLookup<Key> {
         self.source.find(record, |bytes| {
             note(bytes);
-            let key = self.store.key(bytes);
+            let key = Key::from_bytes(bytes);
             match self.watch.frees(&key, record) {
                 true => KeyLookup::Nothing,
                 false => KeyLookup::Key(key),

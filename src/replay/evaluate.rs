@@ -280,7 +280,7 @@ impl<'a> Evaluator<'a> {
         told.rate = rate.map(suggest::per_second);
         told.quota =
             burst.map(|burst| LimitSpec::new(&zone.algorithm, burst, Delay::Never).quota());
-        told.evictions = self.zones.req[index].store.counts().evictions;
+        told.evictions = self.zones.req[index].store.evictions();
         if let Some(grouped) = arrivals.map(Arrivals::group) {
             told.curve = suggest::curve(&grouped, whole);
             let wanted = self.options.suggest.as_ref();
@@ -308,7 +308,7 @@ impl<'a> Evaluator<'a> {
         let limits: Vec<String> = limits.iter().map(u32::to_string).collect();
         let mut told = self.zone(&zone.name, ZoneKind::Connections, tally);
         told.allows = format!("{} at once", limits.join(" or "));
-        told.evictions = self.zones.conn[index].store.counts().evictions;
+        told.evictions = self.zones.conn[index].store.evictions();
         told
     }
 

@@ -1,179 +1,141 @@
-//! A `limit_conn` zone: how many requests of each key are in progress, and who waits for one to end.
+//! A `limit_conn` zone: the concurrent requests of each key, and the requests that wait for one of them to end.
 //!
-//! A place is a value: whoever holds it is counted, and letting go of it, in whatever way, gives it back
-//! once. The same holds for one that is handed to somebody in the waiting line: it travels as a value, so
-//! if the receiver is gone it is dropped, which passes it on to the next. One promise keeps the line fair:
-//! nobody is left in it who could go. A newcomer that finds a free place therefore overtakes no one.
-//!
-//! A part of a zone's keys, behind one lock: how many requests each has in progress, and who waits.
-//!
-//! A zone of places whose memory changes: everybody keeps their place, in progress or in line.
+//! A slot is a value: its holder is counted, and dropping it, in whatever way, gives it back once. The same holds for a slot
+//! that is passed to a waiting request: it travels as a value, so if the receiver is gone it is dropped, which passes it
+//! on to the next. One invariant keeps the queue fair: no request waits in it that could have a slot. A new request
+//! that finds a free slot therefore overtakes none.
 
 #[cfg(test)]
 #[path = "tests/conn_zone_races.rs"]
 mod races;
 #[cfg(test)]
+#[path = "tests/conn_zone_resizing.rs"]
+mod resizing;
+#[cfg(test)]
 #[path = "tests/conn_zone.rs"]
 mod tests;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use tokio::sync::oneshot;
 
-use super::key::{HashSeeds, Key};
-use super::table::{ShardLayout, ShardLock, SlotIndex, Table};
-use super::{BYTES_PER_KEY, ZoneCounts};
+use super::key::{Key, PackedKey};
+use super::table::{BYTES_PER_KEY, Shard, ShardLayout, Shards, SlotIndex, Table, ZoneCounts};
 use crate::clock::Millis;
 use crate::config::plan::ConnQueue;
-use crate::telemetry::RateLimitedLog;
 
-/// Places by key.
-#[derive(Debug)]
+/// A `limit_conn` zone. A clone is the same zone.
+#[derive(Debug, Clone)]
 pub struct SlotTable {
-    name: Box<str>,
-    seeds: HashSeeds,
-    division: ShardLayout,
-    shards: Box<[ShardLock<SlotShard>]>,
-    full: RateLimitedLog,
-    /// Where everybody has moved to.
-    resized: OnceLock<Arc<Self>>,
+    /// Its name.
+    pub name: Arc<str>,
+    shards: Arc<Shards<SlotShard>>,
 }
 
-/// A place among a key's requests in progress, given back when dropped.
-// Not `Clone`: two owners of one place would give it back twice.
+/// One of a key's concurrent requests, given back when dropped.
+// Not `Clone`: two owners of one slot would give it back twice.
 #[derive(Debug)]
-#[must_use = "a place that is not held is given back"]
+#[must_use = "a slot that is not held is given back"]
 pub struct ConnSlot {
-    slots: Arc<SlotTable>,
+    shards: Arc<Shards<SlotShard>>,
     key: Key,
 }
 
-/// Every place is taken, and the waiting line, where there is one, is full or took too long; or the zone has
-/// no room for one more key.
+/// All slots of the key are taken and its queue, if it has one, is full or the wait took too long; or the zone has no room for
+/// another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoSlot;
 
 impl SlotTable {
-    /// A zone of at most `size` bytes, nobody in it.
+    /// An empty zone of at most `size` bytes.
     #[must_use]
-    pub fn new(name: &str, size: usize) -> Arc<Self> {
-        let division = ShardLayout::of(size, BYTES_PER_KEY);
-        Arc::new(Self {
+    pub fn new(name: &str, size: usize) -> Self {
+        Self {
             name: name.into(),
-            seeds: HashSeeds::default(),
-            division,
-            shards: (0..division.tables)
-                .map(|_| ShardLock::new(SlotShard::new(division.keys)))
-                .collect(),
-            full: RateLimitedLog::default(),
-            resized: OnceLock::new(),
-        })
+            shards: Arc::new(shards(size)),
+        }
     }
 
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The key these bytes are in this zone.
-    #[must_use]
-    pub fn key(&self, bytes: &[u8]) -> Key {
-        self.seeds.key(bytes)
-    }
-
-    /// Takes a place for a key unless `limit` are taken.
+    /// Takes a slot for a key unless `limit` are taken, and counts the verdict.
     ///
     /// # Errors
     /// [`NoSlot`] if they are, or if the zone is full.
-    pub fn take(self: &Arc<Self>, key: &Key, limit: u32, now: Millis) -> Result<ConnSlot, NoSlot> {
-        let mut shard = self.lock(key);
-        let taken = shard.take(key, limit, &self.seeds);
+    pub fn take(&self, key: &Key, limit: u32, now: Millis) -> Result<ConnSlot, NoSlot> {
+        let mut shard = self.shards.lock(key);
+        let taken = shard.take(key, limit);
         match taken {
-            TakeResult::Yes(_) => shard.counts.pass += 1,
-            TakeResult::No | TakeResult::NoRoom => shard.counts.refuse += 1,
+            Ok(_) => shard.counts.pass += 1,
+            Err(_) => shard.counts.refuse += 1,
         }
         drop(shard);
-        self.taken_place(taken, key, now)
+        self.slot(taken, key, now)
     }
 
-    /// Takes a place for a key unless `limit` are taken, and counts nothing: who asks elsewhere, too, says himself what
-    /// came of it.
+    /// Takes a slot for a key unless `limit` are taken, and counts nothing: a caller that also asks a store counts what came of
+    /// both.
     ///
     /// # Errors
     /// [`NoSlot`] if they are, or if the zone is full.
-    pub fn reserve(
-        self: &Arc<Self>,
-        key: &Key,
-        limit: u32,
-        now: Millis,
-    ) -> Result<ConnSlot, NoSlot> {
-        let taken = self.lock(key).take(key, limit, &self.seeds);
-        self.taken_place(taken, key, now)
+    pub fn take_uncounted(&self, key: &Key, limit: u32, now: Millis) -> Result<ConnSlot, NoSlot> {
+        let taken = self.shards.lock(key).take(key, limit);
+        self.slot(taken, key, now)
     }
 
-    /// Takes a place for a key, and waits for one in a line if `limit` are taken.
+    /// Takes a slot for a key, and waits in a queue for one if `limit` are taken.
     ///
-    /// Dropping the future leaves the line.
+    /// Dropping the future leaves the queue.
     ///
     /// # Errors
-    /// [`NoSlot`] if the line is full, the wait took too long, or the zone is full.
+    /// [`NoSlot`] if the queue is full, the wait took too long, or the zone is full.
     pub async fn wait(
-        self: &Arc<Self>,
+        &self,
         key: &Key,
         limit: u32,
         queue: &ConnQueue,
         now: Millis,
     ) -> Result<ConnSlot, NoSlot> {
         let mut waiter = match self.take_or_queue(key, limit, queue, now)? {
-            SlotAttempt::At(place) => return Ok(place),
-            SlotAttempt::InLine(waiter) => waiter,
+            SlotAttempt::Taken(slot) => return Ok(slot),
+            SlotAttempt::Queued(waiter) => waiter,
         };
-        let handed = tokio::time::timeout(queue.timeout, &mut waiter.handed).await;
-        if let Ok(Ok(place)) = handed {
-            self.lock(key).counts.delay += 1;
-            return Ok(place);
+        let received = tokio::time::timeout(queue.timeout, &mut waiter.receiver).await;
+        if let Ok(Ok(slot)) = received {
+            self.count_pass(key, true);
+            return Ok(slot);
         }
-        self.give_up(&mut waiter)
+        waiter.give_up()
     }
 
-    /// Counts a refusal that was decided without asking for a place.
+    /// Counts a refusal that was decided without this zone.
     pub fn count_refusal(&self, key: &Key) {
-        self.lock(key).counts.refuse += 1;
+        self.shards.lock(key).counts.refuse += 1;
     }
 
-    /// Counts one who passed with a place of [`SlotTable::reserve`], at once or after a wait.
+    /// Counts a request that passed with a slot of [`SlotTable::take_uncounted`], at once or after a wait.
     pub fn count_pass(&self, key: &Key, waited: bool) {
-        let mut shard = self.lock(key);
-        let counts = &mut shard.counts;
+        let mut shard = self.shards.lock(key);
         match waited {
-            true => counts.delay += 1,
-            false => counts.pass += 1,
+            true => shard.counts.delay += 1,
+            false => shard.counts.pass += 1,
         }
     }
 
-    /// How many requests of a key are in progress.
+    /// The number of a key's concurrent requests.
     #[must_use]
     pub fn taken(&self, key: &Key) -> u32 {
-        let shard = self.lock(key);
-        shard
-            .table
-            .slot(key)
-            .map_or(0, |slot| shard.table.value(slot).places)
+        let shard = self.shards.lock(key);
+        let slot = shard.table.slot(key);
+        slot.map_or(0, |slot| shard.table.value(slot).taken)
     }
 
-    /// How many keys have requests in progress.
+    /// The number of keys that have requests.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().table.len())
-            .sum()
+        self.shards.iter().map(|shard| shard.table.len()).sum()
     }
 
-    /// Whether none has.
+    /// Whether no key has requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -182,154 +144,144 @@ impl SlotTable {
     /// How many keys there is room for.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.division.tables * self.division.keys
+        self.shards.capacity()
     }
 
-    /// How often it has said what, and how often it had no room for a key.
+    /// Its verdicts.
     #[must_use]
     pub fn counts(&self) -> ZoneCounts {
-        let mut sum = ZoneCounts::default();
-        for shard in &self.shards {
-            sum += shard.lock().counts;
+        self.shards.counts()
+    }
+
+    /// How many requests it refused because it had no room for their key.
+    #[must_use]
+    pub fn evictions(&self) -> u64 {
+        self.shards.overflows.total()
+    }
+
+    /// This zone in `size` bytes. All requests, concurrent or waiting, stay, also where they need more than that.
+    #[must_use]
+    pub fn resized(&self, size: usize) -> Self {
+        let shards = self.shards.current();
+        let shards = match shards.layout == ShardLayout::of(size, BYTES_PER_KEY) {
+            true => Arc::clone(shards),
+            false => shards.move_to(self::shards(size)),
+        };
+        Self {
+            name: Arc::clone(&self.name),
+            shards,
         }
-        sum.evictions = self.full.total();
-        sum
     }
 
     fn take_or_queue(
-        self: &Arc<Self>,
+        &self,
         key: &Key,
         limit: u32,
         queue: &ConnQueue,
         now: Millis,
     ) -> Result<SlotAttempt<'_>, NoSlot> {
-        let mut shard = self.lock(key);
-        match shard.take(key, limit, &self.seeds) {
-            TakeResult::Yes(slot) => {
-                shard.counts.pass += 1;
-                drop(shard);
-                Ok(SlotAttempt::At(self.place(key, slot)))
-            }
-            TakeResult::No => {
-                let Some((ticket, handed)) = shard.queue(key, limit, queue.size) else {
-                    shard.counts.refuse += 1;
-                    return Err(NoSlot);
-                };
-                Ok(SlotAttempt::InLine(SlotWaiter {
-                    slots: self,
-                    key: *key,
-                    ticket,
-                    handed,
-                }))
-            }
-            TakeResult::NoRoom => {
-                shard.counts.refuse += 1;
-                drop(shard);
-                Err(self.no_room(now))
-            }
+        let mut shard = self.shards.lock(key);
+        let taken = shard.take(key, limit);
+        if let Err(TakeError::LimitReached) = taken
+            && let Some((ticket, receiver)) = shard.enqueue(key, limit, queue.size)
+        {
+            return Ok(SlotAttempt::Queued(SlotWaiter {
+                shards: &self.shards,
+                key: *key,
+                ticket,
+                receiver,
+            }));
         }
-    }
-
-    /// Leaves the line; with a place, where one was handed over in the same moment.
-    fn give_up(&self, waiter: &mut SlotWaiter<'_>) -> Result<ConnSlot, NoSlot> {
-        let mut shard = self.lock(&waiter.key);
-        shard.leave(&waiter.key, waiter.ticket);
-        // Out of line and nothing sent: nobody can hand us a place any more. Taken out by somebody who has
-        // one for us in the same moment: then it is here, or comes back to him.
-        let place = waiter.handed.try_recv().map_err(|_| NoSlot);
-        match place {
-            Ok(_) => shard.counts.delay += 1,
+        match taken {
+            Ok(_) => shard.counts.pass += 1,
             Err(_) => shard.counts.refuse += 1,
         }
-        place
+        drop(shard);
+        self.slot(taken, key, now).map(SlotAttempt::Taken)
     }
 
-    fn give_back(self: &Arc<Self>, key: &Key) {
-        let next = self.lock(key).give_back(key, &self.seeds);
-        if let Some(next) = next {
-            self.hand_over(key, next);
-        }
-    }
-
-    /// Hands a place to somebody who was taken out of line for it.
-    // Outside the lock: if the receiver has just gone, the place is dropped here and comes back.
-    fn hand_over(self: &Arc<Self>, key: &Key, next: QueuedRequest) {
-        drop(next.hand.send(ConnSlot {
-            slots: Arc::clone(self),
-            key: *key,
-        }));
-    }
-
-    fn place(self: &Arc<Self>, key: &Key, slot: usize) -> ConnSlot {
-        ConnSlot {
-            slots: Arc::clone(self),
-            // To be found at once when it is given back.
-            key: Key {
-                slot: SlotIndex::narrow(slot),
-                ..*key
-            },
-        }
-    }
-
-    fn taken_place(
-        self: &Arc<Self>,
-        taken: TakeResult,
+    fn slot(
+        &self,
+        taken: Result<usize, TakeError>,
         key: &Key,
         now: Millis,
     ) -> Result<ConnSlot, NoSlot> {
         match taken {
-            TakeResult::Yes(slot) => Ok(self.place(key, slot)),
-            TakeResult::No => Err(NoSlot),
-            TakeResult::NoRoom => Err(self.no_room(now)),
+            Ok(slot) => Ok(ConnSlot {
+                shards: Arc::clone(&self.shards),
+                // The hint finds it at once when it is given back.
+                key: Key {
+                    slot: SlotIndex::from_slot(slot),
+                    ..*key
+                },
+            }),
+            Err(TakeError::LimitReached) => Err(NoSlot),
+            Err(TakeError::ZoneFull) => {
+                if let Some(times) = self.shards.overflows.note(now) {
+                    tracing::warn!(
+                        "zone \"{}\" is full: {times} requests were turned away because it had no room \
+                         for their key; a key takes {BYTES_PER_KEY} bytes of its size",
+                        self.name,
+                    );
+                }
+                Err(NoSlot)
+            }
         }
-    }
-
-    fn lock(&self, key: &Key) -> MutexGuard<'_, SlotShard> {
-        let shard = self.shards[self.division.table(key)].lock();
-        if shard.table.is_gone() {
-            drop(shard);
-            return self.lock_moved(key);
-        }
-        shard
-    }
-
-    fn no_room(&self, now: Millis) -> NoSlot {
-        if let Some(times) = self.full.note(now) {
-            tracing::warn!(
-                "zone \"{}\" is full: {times} requests were turned away because it had no room \
-                 for their key; a key takes {BYTES_PER_KEY} bytes of its size",
-                self.name,
-            );
-        }
-        NoSlot
     }
 }
 
 impl Drop for ConnSlot {
     fn drop(&mut self) {
-        self.slots.give_back(&self.key);
+        let next = self.shards.lock(&self.key).give_back(&self.key);
+        if let Some(next) = next {
+            next.pass_slot(&self.shards, &self.key);
+        }
     }
 }
 
-/// How far one got who may wait.
 enum SlotAttempt<'a> {
-    At(ConnSlot),
-    InLine(SlotWaiter<'a>),
+    Queued(SlotWaiter<'a>),
+    Taken(ConnSlot),
 }
 
-/// Somebody in line; leaves it when dropped.
+/// A request in the queue; leaves it when dropped.
 struct SlotWaiter<'a> {
-    slots: &'a Arc<SlotTable>,
+    shards: &'a Shards<SlotShard>,
     key: Key,
     ticket: u64,
-    // A place handed over and not picked up is dropped with this, which gives it back.
-    handed: oneshot::Receiver<ConnSlot>,
+    // A slot that was sent and not received is dropped with this, which gives it back.
+    receiver: oneshot::Receiver<ConnSlot>,
+}
+
+impl SlotWaiter<'_> {
+    /// Leaves the queue; with a slot, if one was sent at the same moment.
+    fn give_up(&mut self) -> Result<ConnSlot, NoSlot> {
+        let mut shard = self.shards.lock(&self.key);
+        shard.leave_queue(&self.key, self.ticket);
+        // Out of the queue with nothing sent, no slot can come any more. If another request took it out of the queue at the
+        // same moment, the slot is here, or goes back to that request.
+        let slot = self.receiver.try_recv().map_err(|_| NoSlot);
+        match slot {
+            Ok(_) => shard.counts.delay += 1,
+            Err(_) => shard.counts.refuse += 1,
+        }
+        slot
+    }
 }
 
 impl Drop for SlotWaiter<'_> {
     fn drop(&mut self) {
-        self.slots.lock(&self.key).leave(&self.key, self.ticket);
+        let mut shard = self.shards.lock(&self.key);
+        shard.leave_queue(&self.key, self.ticket);
     }
+}
+
+fn shards(size: usize) -> Shards<SlotShard> {
+    Shards::new(ShardLayout::of(size, BYTES_PER_KEY), |bound| SlotShard {
+        table: Table::new(bound),
+        counts: ZoneCounts::default(),
+        next_ticket: 0,
+    })
 }
 
 /// Some of a zone's keys, behind one lock.
@@ -340,229 +292,138 @@ struct SlotShard {
     next_ticket: u64,
 }
 
-/// A key with requests in progress; one without has no entry.
+/// A key with requests; one without has no entry.
 #[derive(Debug)]
 struct ActiveKey {
-    places: u32,
-    // Boxed: nearly no key ever has a line, and a zone's memory is counted in these.
-    line: Option<Box<WaitQueue>>,
+    taken: u32,
+    // Boxed: very few keys ever have a queue, and a zone's memory is counted in these.
+    queue: Option<Box<WaitQueue>>,
 }
 
-/// Those who wait for a place, in the order they came.
+/// Requests that wait for a slot of a key, in the order they came.
 #[derive(Debug, Default)]
 struct WaitQueue(VecDeque<QueuedRequest>);
 
-/// Somebody in line.
 #[derive(Debug)]
 struct QueuedRequest {
     ticket: u64,
     limit: u32,
-    hand: oneshot::Sender<ConnSlot>,
+    sender: oneshot::Sender<ConnSlot>,
 }
 
-/// Whether there was a place.
-enum TakeResult {
-    No,
-    NoRoom,
-    /// In this slot.
-    Yes(usize),
+#[derive(Clone, Copy)]
+enum TakeError {
+    LimitReached,
+    ZoneFull,
+}
+
+impl QueuedRequest {
+    /// Passes a slot to this request, which was taken out of the queue for it.
+    // Outside the lock: if the receiver has just gone, the slot is dropped here and given back.
+    fn pass_slot(self, shards: &Arc<Shards<SlotShard>>, key: &Key) {
+        drop(self.sender.send(ConnSlot {
+            shards: Arc::clone(shards),
+            key: *key,
+        }));
+    }
 }
 
 impl SlotShard {
-    fn new(bound: usize) -> Self {
-        Self {
-            table: Table::new(bound),
-            counts: ZoneCounts::default(),
-            next_ticket: 0,
-        }
-    }
-
-    fn take(&mut self, key: &Key, limit: u32, seeds: &HashSeeds) -> TakeResult {
+    /// Takes a slot, and returns where its key is in the table.
+    fn take(&mut self, key: &Key, limit: u32) -> Result<usize, TakeError> {
         let Some(slot) = self.table.slot(key) else {
             if self.table.is_full() {
-                return TakeResult::NoRoom;
+                return Err(TakeError::ZoneFull);
             }
             let first = ActiveKey {
-                places: 1,
-                line: None,
+                taken: 1,
+                queue: None,
             };
-            return TakeResult::Yes(self.table.insert(key, first, seeds));
+            return Ok(self.table.insert(key, first));
         };
         let active = self.table.value_mut(slot);
-        if active.places >= limit {
-            return TakeResult::No;
+        if active.taken >= limit {
+            return Err(TakeError::LimitReached);
         }
-        active.places += 1;
-        TakeResult::Yes(slot)
+        active.taken += 1;
+        Ok(slot)
     }
 
-    /// Joins the line of a key, unless `longest` stand in it.
-    fn queue(
+    /// Joins the queue of a key, unless it has `max` requests.
+    fn enqueue(
         &mut self,
         key: &Key,
         limit: u32,
-        longest: u32,
+        max: u32,
     ) -> Option<(u64, oneshot::Receiver<ConnSlot>)> {
         let slot = self.table.slot(key)?;
-        let WaitQueue(line) = &mut **self.table.value_mut(slot).line.get_or_insert_default();
-        if line.len() >= usize::try_from(longest).unwrap_or(usize::MAX) {
+        let WaitQueue(queue) = &mut **self.table.value_mut(slot).queue.get_or_insert_default();
+        if queue.len() >= usize::try_from(max).unwrap_or(usize::MAX) {
             return None;
         }
-        let (hand, handed) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        line.push_back(QueuedRequest {
+        queue.push_back(QueuedRequest {
             ticket,
             limit,
-            hand,
+            sender,
         });
-        Some((ticket, handed))
+        Some((ticket, receiver))
     }
 
-    fn leave(&mut self, key: &Key, ticket: u64) {
-        let Some(slot) = self.table.slot(key) else {
-            return;
-        };
-        let active = self.table.value_mut(slot);
-        if let Some(WaitQueue(line)) = active.line.as_deref_mut() {
-            line.retain(|waiting| waiting.ticket != ticket);
+    fn leave_queue(&mut self, key: &Key, ticket: u64) {
+        if let Some(slot) = self.table.slot(key)
+            && let Some(WaitQueue(queue)) = self.table.value_mut(slot).queue.as_deref_mut()
+        {
+            queue.retain(|waiting| waiting.ticket != ticket);
         }
     }
 
-    /// One place less; or, if somebody in line may have it, as many as before.
-    fn give_back(&mut self, key: &Key, seeds: &HashSeeds) -> Option<QueuedRequest> {
-        let slot = self.table.slot_again(key)?;
+    /// Frees a slot, unless a waiting request may have it: that is returned.
+    fn give_back(&mut self, key: &Key) -> Option<QueuedRequest> {
+        let slot = self.table.slot_by_hint(key)?;
         let active = self.table.value_mut(slot);
-        active.places -= 1;
-        if let Some(WaitQueue(line)) = active.line.as_deref_mut() {
-            // Limits of several locations may meet in one zone: the first who may, not the first of all.
-            let first = line
+        active.taken -= 1;
+        if let Some(WaitQueue(queue)) = active.queue.as_deref_mut() {
+            // Rules with different limits may share a zone: the first request that may have it, not the first of all.
+            let first = queue
                 .iter()
-                .position(|waiting| waiting.limit > active.places);
-            if let Some(next) = first.and_then(|at| line.remove(at)) {
-                active.places += 1;
+                .position(|waiting| waiting.limit > active.taken);
+            if let Some(next) = first.and_then(|at| queue.remove(at)) {
+                active.taken += 1;
                 return Some(next);
             }
         }
-        if active.places == 0 {
-            self.table.remove(key, slot, seeds);
+        if active.taken == 0 {
+            self.table.remove(key, slot);
         }
         None
     }
 }
 
-impl SlotTable {
-    /// The same places in so many bytes. Who is in progress or waits is there as before, also where there is less room than
-    /// they take; whoever still has this zone is led to where the places are by then.
-    #[must_use]
-    pub fn resized(self: &Arc<Self>, size: usize) -> Arc<Self> {
-        if let Some(resized) = self.resized.get() {
-            return resized.resized(size);
-        }
-        if self.division == ShardLayout::of(size, BYTES_PER_KEY) {
-            return Arc::clone(self);
-        }
-        let resized = Self::new(&self.name, size);
-        resized.full.add(self.full.total());
-        // Before the first place moves: whoever finds it gone looks there.
-        let resized = self.resized.get_or_init(|| resized);
-        for (number, shard) in self.shards.iter().enumerate() {
-            let mut shard = shard.lock();
-            let tickets = shard.next_ticket;
-            for (packed, active) in shard.table.empty_out() {
-                let key = resized.seeds.unpacked(packed);
-                let mut there = resized.lock(&key);
-                // No two in one line have the same ticket.
-                there.next_ticket = there.next_ticket.max(tickets);
-                there.table.stretch();
-                there.table.insert(&key, active, &resized.seeds);
-            }
-            let counts = std::mem::take(&mut shard.counts);
-            resized.shards[number % resized.shards.len()].lock().counts += counts;
-        }
-        Arc::clone(resized)
+impl Shard for SlotShard {
+    /// A key, and the next ticket of the shard that it was in.
+    type Entry = (ActiveKey, u64);
+
+    fn is_moved_out(&self) -> bool {
+        self.table.is_moved_out()
     }
 
-    #[cold]
-    fn lock_moved(&self, key: &Key) -> MutexGuard<'_, SlotShard> {
-        let resized = self.resized.get();
-        resized
-            .expect("places move only where there is an heir")
-            .lock(key)
-    }
-}
-
-#[cfg(test)]
-mod heir_tests {
-
-    use super::*;
-    use crate::clock::Millis;
-    use crate::config::plan::ConnQueue;
-
-    const NOW: Millis = Millis(5);
-    const LINE: ConnQueue = ConnQueue {
-        size: 10,
-        timeout: std::time::Duration::from_secs(60),
-    };
-
-    #[tokio::test(start_paused = true)]
-    async fn places_and_those_who_wait_for_them_move_along() {
-        let old = SlotTable::new("one", 1 << 20);
-        let key = old.key(b"a");
-        let first = old.take(&key, 1, NOW).unwrap();
-        let mut second = Box::pin(old.wait(&key, 1, &LINE, NOW));
-        assert!(
-            tokio::time::timeout(std::time::Duration::ZERO, &mut second)
-                .await
-                .is_err()
-        );
-
-        let new = old.resized(64 << 20);
-        assert!(!Arc::ptr_eq(&old, &new));
-        assert_eq!((old.len(), new.len(), new.taken(&key)), (0, 1, 1));
-        assert!(new.take(&key, 1, NOW).is_err());
-        // Who comes later stands behind who came before, whichever zone they asked.
-        let mut third = Box::pin(new.wait(&key, 1, &LINE, NOW));
-        assert!(
-            tokio::time::timeout(std::time::Duration::ZERO, &mut third)
-                .await
-                .is_err()
-        );
-        drop(first);
-        let second = second.await.unwrap();
-        assert!(
-            tokio::time::timeout(std::time::Duration::ZERO, &mut third)
-                .await
-                .is_err()
-        );
-        drop(second);
-        let third = third.await.unwrap();
-        assert_eq!(old.taken(&key), 1);
-        drop(third);
-        assert!(new.is_empty());
-        assert_eq!(
-            (new.counts().pass, new.counts().delay, new.counts().refuse),
-            (1, 2, 1)
-        );
+    fn move_out(&mut self) -> impl Iterator<Item = (PackedKey, Self::Entry)> {
+        let next_ticket = self.next_ticket;
+        let entries = self.table.move_out();
+        entries.map(move |(key, active)| (key, (active, next_ticket)))
     }
 
-    #[test]
-    fn who_is_in_progress_stays_where_there_is_less_room() {
-        let old = SlotTable::new("one", 1 << 20);
-        let places: Vec<_> = (0..5000u32)
-            .map(|number| old.take(&old.key(&number.to_be_bytes()), 1, NOW).unwrap())
-            .collect();
-        let new = old.resized(BYTES_PER_KEY);
-        assert_eq!(new.len(), 5000);
-        assert!(new.take(&new.key(b"another"), 1, NOW).is_err());
-        drop(places);
-        assert!(new.is_empty());
-        assert_eq!(old.resized(BYTES_PER_KEY).len(), 0);
+    fn move_in(&mut self, key: &Key, (active, next_ticket): Self::Entry) {
+        // No two requests of one queue have the same ticket.
+        self.next_ticket = self.next_ticket.max(next_ticket);
+        self.table.grow_bound();
+        self.table.insert(key, active);
     }
 
-    #[test]
-    fn the_same_memory_is_the_same_zone() {
-        let slots = SlotTable::new("one", 1 << 20);
-        assert!(Arc::ptr_eq(&slots, &slots.resized(1 << 20)));
+    fn counts(&mut self) -> &mut ZoneCounts {
+        &mut self.counts
     }
 }

@@ -1,11 +1,10 @@
-//! Which keys ask most and which are refused most, of any number of keys, in bounded memory.
+//! The keys with the most requests and the keys with the most refusals, in bounded memory.
 //!
-//! Space-Saving by Metwally, Agrawal and El Abbadi, twice: once over all requests and once over those refused, because
-//! who is refused a little may ask much less than many who are not. A newcomer takes the place of whoever has the
-//! lowest score and goes on from that score, so whoever makes more than one part in [`MOST`] of what happens stays. Scores are
-//! halved every minute: it is about who is busy of late. The counts shown are the key's own and begin when it comes in;
-//! what it may have missed is told with them. A count says nothing about now, so each key also has a [`KeyRates`]: what it
-//! was told in the last few seconds.
+//! Space-Saving by Metwally, Agrawal and El Abbadi, twice: over all requests and over refused ones, because a key that is
+//! refused now and then may have far fewer requests than many that are not. A new key replaces the key with the lowest score
+//! and starts from that score, so a key with more than one part in [`MAX_KEYS`] of all requests stays. Scores are halved
+//! every minute, so recent requests count most. The counts shown are the key's own since it was added; `missed` bounds
+//! what was not counted. Counts say nothing about this moment, so each key also has [`KeyRates`] of the last few seconds.
 
 #[cfg(test)]
 #[path = "tests/top_keys.rs"]
@@ -15,331 +14,323 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::ZoneCounts;
-use super::key::{HashSeeds, Key};
-use super::table::{EvictingTable, ShardLock};
+use super::key::Key;
+use super::table::{EvictingTable, ShardLock, ZoneCounts};
 use crate::algorithm::VerdictKind;
 use crate::clock::Millis;
 
-/// The busiest keys of a zone.
+/// The top keys of a zone.
 #[derive(Debug)]
-pub struct TopKeys {
-    seeds: HashSeeds,
-    lists: ShardLock<TopLists>,
-}
+pub struct TopKeys(ShardLock<TopLists>);
 
-/// A key and what it was told.
+/// A key and its verdicts.
 #[derive(Debug, Clone)]
 pub struct TopKey {
     /// The key.
     pub key: Key,
-    /// The bytes of a long one, at least the first of them.
+    /// The bytes of a long key, or the first of them.
     pub name: Option<Box<[u8]>>,
-    /// How often it was told what.
+    /// Its verdicts since it was added.
     pub counts: ZoneCounts,
-    /// How many requests more there may have been before.
+    /// The most requests it can have had before.
     pub missed: u64,
-    /// How often of late.
-    pub pace: KeyRates,
+    /// Its verdicts of the last few seconds.
+    pub rates: KeyRates,
 }
 
-/// What a key is told in a second, in the mean of the last few.
+/// The verdicts on a key per second, averaged over the last few seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KeyRates {
-    /// To go on.
+    /// Requests that passed at once.
     pub pass: f64,
-    /// To wait.
+    /// Requests that were delayed.
     pub delay: f64,
-    /// To go away.
+    /// Requests that were refused.
     pub refuse: f64,
 }
 
 #[derive(Debug)]
 struct TopLists {
-    demand: EvictingTable<TrackedKey>,
+    all: EvictingTable<TrackedKey>,
     refused: EvictingTable<TrackedKey>,
     /// When scores were last halved.
-    faded: Millis,
+    halved: Millis,
 }
 
 #[derive(Debug)]
 struct TrackedKey {
-    /// In [`WHOLE`]s.
+    /// In units of [`REQUEST`].
     score: u64,
     counts: ZoneCounts,
-    /// What they were at the beginning of the last turn in which something came, and of the turn before.
+    /// The counts at the start of the last window with a request, and of the window before it.
     before: [ZoneCounts; 2],
-    /// The number of that turn.
-    turn: u64,
-    /// When it came, or came back after a silence.
-    began: Millis,
+    /// The number of that window.
+    window: u64,
+    /// When it was added, or came back after an idle time.
+    since: Millis,
     missed: u64,
-    seen: Millis,
+    last: Millis,
     name: Option<Box<[u8]>>,
 }
 
-/// For how many requests of this thread the present one stands; 0 if it is not to be noted.
+/// The number of requests of this thread that the present one stands for; 0 if it is not to be recorded.
 ///
-/// Each stands for itself as long as there are few. Where there are many, some stand for the others too.
+/// While there are few requests, each stands for itself. Of many, some stand for the others, too.
 #[must_use]
 pub fn sampling_weight(now: Millis) -> u64 {
     SAMPLER.with(|sampler| {
         let (since, seen) = sampler.get();
-        let second = now.0 / WINDOW;
+        let second = now.0 / SAMPLING_PERIOD;
         let seen = if second == since { seen + 1 } else { 1 };
         sampler.set((second, seen));
-        let each = if seen <= EACH {
+        let weight = if seen <= EACH {
             1
-        } else if seen <= SOME {
+        } else if seen <= EVERY_16TH {
             16
         } else {
             256
         };
-        u64::from(seen.is_multiple_of(each)) * each
+        u64::from(seen.is_multiple_of(weight)) * weight
     })
 }
 
 impl TopKeys {
-    /// Notes what was said to a request that stands for `weight`; `name` gives the key's bytes where they are needed.
-    pub fn note(
+    /// Records a verdict that stands for `weight` requests; `name` gives the bytes of a key where they are needed.
+    pub fn record(
         &self,
         key: &Key,
-        said: VerdictKind,
+        verdict: VerdictKind,
         weight: u64,
         now: Millis,
         name: impl FnOnce() -> Box<[u8]>,
     ) {
-        let mut guard = self.lists.lock();
-        let TopLists {
-            demand, refused, ..
-        } = guard.faded(now, &self.seeds);
-        // Mostly nobody is refused, and there is nothing to look for.
+        let mut lists = self.0.lock();
+        lists.decay(now);
+        let TopLists { all, refused, .. } = &mut *lists;
+        let is_refused = verdict == VerdictKind::Refuse;
+        // Most zones refuse nothing, and there is nothing to look up.
+        let mut in_refused = false;
         if refused.len() > 0
-            && let Some(known) = refused.get_mut(key)
+            && let Some(tracked) = refused.get_mut(key)
         {
-            known.count(said, weight, now);
-            known.score += u64::from(said == VerdictKind::Refuse) * weight * WHOLE;
+            in_refused = true;
+            tracked.count(verdict, weight, now);
+            tracked.score += u64::from(is_refused) * weight * REQUEST;
         }
-        if let Some(known) = demand.get_mut(key) {
-            known.count(said, weight, now);
-            known.score += weight * WHOLE;
-            if said != VerdictKind::Refuse || refused.get(key).is_some() {
-                return;
+        let tracked = all.get_mut(key);
+        let is_tracked = tracked.is_some();
+        let name = match tracked {
+            Some(tracked) => {
+                tracked.count(verdict, weight, now);
+                tracked.score += weight * REQUEST;
+                if !is_refused || in_refused {
+                    return;
+                }
+                tracked.name.clone()
             }
-            let name = known.name.clone();
-            return enter(refused, key, name, (said, weight, now), &self.seeds);
+            None => key.short_bytes().is_none().then(name),
+        };
+        if is_refused && !in_refused {
+            add(refused, key, name.clone(), (verdict, weight, now));
         }
-        let name = key.plain().is_none().then(name);
-        if said == VerdictKind::Refuse && refused.get(key).is_none() {
-            enter(refused, key, name.clone(), (said, weight, now), &self.seeds);
+        if !is_tracked {
+            add(all, key, name, (verdict, weight, now));
         }
-        enter(demand, key, name, (said, weight, now), &self.seeds);
     }
 
-    /// All that are known, in no order.
+    /// All tracked keys, in no order.
     #[must_use]
     pub fn list(&self, now: Millis) -> Vec<TopKey> {
-        let mut guard = self.lists.lock();
-        let lists = guard.faded(now, &self.seeds);
+        let mut lists = self.0.lock();
+        lists.decay(now);
         let mut found: HashMap<[u64; 2], TopKey> = HashMap::new();
-        for (packed, tracked) in lists.demand.entries().chain(lists.refused.entries()) {
-            let key = self.seeds.unpacked(packed);
-            let busy = tracked.shown(key, now);
-            match found.get_mut(&key.id()) {
-                // Who was longer in one list has missed less there.
-                Some(other) if other.total() >= busy.total() => {}
+        for (packed, tracked) in lists.all.entries().chain(lists.refused.entries()) {
+            let top = tracked.top_key(Key::from(packed), now);
+            match found.get_mut(&top.key.id()) {
+                // The list that a key was added to first has missed less of it.
+                Some(other) if other.total() >= top.total() => {}
                 _ => {
-                    found.insert(key.id(), busy);
+                    found.insert(top.key.id(), top);
                 }
             }
         }
         found.into_values().collect()
     }
 
-    /// What is known of one.
+    /// One tracked key.
     #[must_use]
     pub fn find(&self, key: &Key, now: Millis) -> Option<TopKey> {
-        let mut guard = self.lists.lock();
-        let lists = guard.faded(now, &self.seeds);
-        let both = [lists.demand.get(key), lists.refused.get(key)];
+        let mut lists = self.0.lock();
+        lists.decay(now);
+        let both = [lists.all.get(key), lists.refused.get(key)];
         let both = both.into_iter().flatten();
-        let both = both.map(|it| it.shown(*key, now));
+        let both = both.map(|tracked| tracked.top_key(*key, now));
         both.max_by_key(TopKey::total)
     }
 
     /// Takes a key off both lists.
     pub fn forget(&self, key: &Key) {
-        let mut lists = self.lists.lock();
-        lists.demand.forget(key, &self.seeds);
-        lists.refused.forget(key, &self.seeds);
+        let mut lists = self.0.lock();
+        lists.all.remove(key);
+        lists.refused.remove(key);
     }
 }
 
 impl Default for TopKeys {
     fn default() -> Self {
-        Self {
-            seeds: HashSeeds::default(),
-            lists: ShardLock::new(TopLists {
-                demand: EvictingTable::new(MOST),
-                refused: EvictingTable::new(MOST),
-                faded: Millis(0),
-            }),
-        }
+        Self(ShardLock::new(TopLists {
+            all: EvictingTable::new(MAX_KEYS),
+            refused: EvictingTable::new(MAX_KEYS),
+            halved: Millis(0),
+        }))
     }
 }
 
 impl KeyRates {
-    /// All of them.
+    /// All requests per second.
     #[must_use]
-    pub fn demand(self) -> f64 {
+    pub fn total(self) -> f64 {
         self.pass + self.delay + self.refuse
     }
 }
 
 impl TopKey {
-    /// All requests of it.
+    /// All its requests.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let ZoneCounts {
-            pass,
-            delay,
-            refuse,
-            ..
-        } = self.counts;
-        pass + delay + refuse
+        self.counts.pass + self.counts.delay + self.counts.refuse
     }
 }
 
-/// Lets a newcomer in, in place of whoever has the lowest score.
-fn enter(
+/// Adds a new key, which replaces the key with the lowest score.
+fn add(
     list: &mut EvictingTable<TrackedKey>,
     key: &Key,
     name: Option<Box<[u8]>>,
-    (said, weight, now): (VerdictKind, u64, Millis),
-    seeds: &HashSeeds,
+    (verdict, weight, now): (VerdictKind, u64, Millis),
 ) {
-    let mut newcomer = TrackedKey {
-        score: weight * WHOLE,
+    let mut tracked = TrackedKey {
+        score: weight * REQUEST,
         counts: ZoneCounts::default(),
         before: Default::default(),
-        turn: turn(now),
-        began: now,
+        window: window(now),
+        since: now,
         missed: 0,
-        seen: now,
+        last: now,
         name,
     };
-    newcomer.count(said, weight, now);
-    let gone = list.insert(key, newcomer, seeds, |tracked| Millis(tracked.score));
-    if let (Some(gone), Some(newcomer)) = (gone, list.get_mut(key)) {
-        newcomer.score += gone.score;
-        newcomer.missed = gone.score.div_ceil(WHOLE);
+    tracked.count(verdict, weight, now);
+    let replaced = list.insert(key, tracked, |tracked| Millis(tracked.score));
+    if let (Some(replaced), Some(tracked)) = (replaced, list.get_mut(key)) {
+        tracked.score += replaced.score;
+        tracked.missed = replaced.score.div_ceil(REQUEST);
     }
 }
 
 impl TopLists {
-    /// The same, with what is long ago counting for less.
-    fn faded(&mut self, now: Millis, seeds: &HashSeeds) -> &mut Self {
-        if now.0.saturating_sub(self.faded.0) >= HALF_LIFE {
-            self.fade(now, seeds);
+    /// Halves all scores for every [`HALF_LIFE`] that has passed, and drops idle keys.
+    fn decay(&mut self, now: Millis) {
+        let halvings = now.0.saturating_sub(self.halved.0) / HALF_LIFE;
+        if halvings == 0 {
+            return;
         }
-        self
-    }
-
-    fn fade(&mut self, now: Millis, seeds: &HashSeeds) {
-        let halvings = now.0.saturating_sub(self.faded.0) / HALF_LIFE;
         let halvings = u32::try_from(halvings).unwrap_or(u32::MAX);
-        self.faded = now;
+        self.halved = now;
         let keep = |tracked: &mut TrackedKey| {
             tracked.score = tracked.score.checked_shr(halvings).unwrap_or(0);
-            now.since(tracked.seen).as_millis() < SILENCE
+            now.since(tracked.last).as_millis() < MAX_IDLE
         };
-        self.demand.retain(seeds, keep);
-        self.refused.retain(seeds, keep);
+        self.all.retain(keep);
+        self.refused.retain(keep);
     }
 }
 
 impl TrackedKey {
-    fn count(&mut self, said: VerdictKind, weight: u64, now: Millis) {
-        self.seen = now;
-        if turn(now) != self.turn {
-            self.turn(now);
+    fn count(&mut self, verdict: VerdictKind, weight: u64, now: Millis) {
+        self.last = now;
+        if window(now) != self.window {
+            self.start_window(now);
         }
-        *match said {
+        *match verdict {
             VerdictKind::Delay(_) => &mut self.counts.delay,
             VerdictKind::Pass => &mut self.counts.pass,
             VerdictKind::Refuse => &mut self.counts.refuse,
         } += weight;
     }
 
-    /// The first that comes in a turn writes down what was before.
+    /// Keeps the counts at the start of a window, when its first request comes.
     #[cold]
-    fn turn(&mut self, now: Millis) {
-        let turn = turn(now);
-        let silent = turn > self.turn + 1;
-        if silent {
-            self.began = now;
+    fn start_window(&mut self, now: Millis) {
+        let window = window(now);
+        let was_idle = window > self.window + 1;
+        if was_idle {
+            self.since = now;
         }
-        let last = if silent { self.counts } else { self.before[0] };
+        let last = if was_idle {
+            self.counts
+        } else {
+            self.before[0]
+        };
         self.before = [self.counts, last];
-        self.turn = turn;
+        self.window = window;
     }
 
-    fn shown(&self, key: Key, at: Millis) -> TopKey {
-        let turn = turn(at);
-        let (now, before) = match turn.saturating_sub(self.turn) {
-            0 => (self.counts, self.before[1]),
-            1 => (self.counts, self.before[0]),
-            _ => (self.counts, self.counts),
+    fn top_key(&self, key: Key, now: Millis) -> TopKey {
+        let window = window(now);
+        let before = match window.saturating_sub(self.window) {
+            0 => self.before[1],
+            1 => self.before[0],
+            _ => self.counts,
         };
-        // From the beginning of the turn before, or since it is there; never so short that one request is a flood.
-        let since = Millis(turn.saturating_sub(1) * MILLIS_OF_TURN).max(self.began);
-        let window = at.since(since).max(TURN).as_secs_f64();
-        let each = |now: u64, before: u64| now.saturating_sub(before) as f64 / window;
+        // From the start of the window before, or since it was added; never so short that one request is a flood.
+        let since = Millis(window.saturating_sub(1) * WINDOW_MILLIS).max(self.since);
+        let seconds = now.since(since).max(WINDOW).as_secs_f64();
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
         TopKey {
             key,
             name: self.name.clone(),
-            counts: now,
+            counts: self.counts,
             missed: self.missed,
-            pace: KeyRates {
-                pass: each(now.pass, before.pass),
-                delay: each(now.delay, before.delay),
-                refuse: each(now.refuse, before.refuse),
+            rates: KeyRates {
+                pass: rate(self.counts.pass, before.pass),
+                delay: rate(self.counts.delay, before.delay),
+                refuse: rate(self.counts.refuse, before.refuse),
             },
         }
     }
 }
 
-/// The number of the turn in which a moment is.
-fn turn(now: Millis) -> u64 {
-    now.0 / MILLIS_OF_TURN
+/// The number of the window that a moment is in.
+fn window(now: Millis) -> u64 {
+    now.0 / WINDOW_MILLIS
 }
 
 thread_local! {
-    /// A second, and how many requests it has seen.
+    /// A second, and the requests in it.
     static SAMPLER: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
 /// Keys in each list.
-pub(super) const MOST: usize = 256;
+const MAX_KEYS: usize = 256;
 
-/// One request, in the units of a score: what is halved a few times should not be nothing at once.
-const WHOLE: u64 = 16;
+/// One request in a score, so that a few halvings do not round it to nothing.
+const REQUEST: u64 = 16;
 
-/// A pace is that of one to two of these: long enough for a mean, short enough for now.
-const TURN: Duration = Duration::from_millis(MILLIS_OF_TURN);
-const MILLIS_OF_TURN: u64 = 3_000;
+/// Rates are averaged over one to two of these: long enough for a mean, short enough for this moment.
+const WINDOW: Duration = Duration::from_millis(WINDOW_MILLIS);
+const WINDOW_MILLIS: u64 = 3_000;
 
-/// After which time a score is worth half, in milliseconds.
+/// How often scores are halved, in milliseconds.
 const HALF_LIFE: u64 = 60_000;
 
-/// After which time without a word a key is off the list, in milliseconds.
-const SILENCE: u128 = 600_000;
+/// After how long without a request a key is dropped, in milliseconds.
+const MAX_IDLE: u128 = 600_000;
 
-/// In which requests are counted that stand for themselves, in milliseconds.
-const WINDOW: u64 = 1000;
+/// How often sampling starts again, in milliseconds.
+const SAMPLING_PERIOD: u64 = 1000;
 
-/// So many of a window stand for themselves.
+/// Up to this many requests in a period stand for themselves.
 const EACH: u64 = 1024;
 
-/// Up to here some stand for sixteen, beyond it for more.
-const SOME: u64 = 17 * 1024;
+/// Up to this many, every 16th is recorded; beyond it every 256th.
+const EVERY_16TH: u64 = 17 * 1024;

@@ -285,7 +285,7 @@ async fn a_refusal_by_a_later_limit_conn_gives_earlier_places_back() {
         "\"a\";q=5;qu=\"concurrent-requests\", \"b\";q=1;qu=\"concurrent-requests\""
     );
     let places = &limits.connections[0].zone.store;
-    assert_eq!(places.taken(&places.key(&[127, 0, 0, 1])), 1);
+    assert_eq!(places.taken(&Key::from_bytes(&[127, 0, 0, 1])), 1);
     drop(held);
     assert!(places.is_empty());
 }
@@ -303,7 +303,7 @@ async fn a_dry_run_of_limit_conn_lets_the_request_run_uncounted() {
     let _permit = limits.admit(&mut over, clock.now(), &clock).await.unwrap();
     assert_eq!(over.limit_conn, Some(LimitStatus::RefuseDryRun));
     let places = &limits.connections[0].zone.store;
-    assert_eq!(places.taken(&places.key(&[127, 0, 0, 1])), 1);
+    assert_eq!(places.taken(&Key::from_bytes(&[127, 0, 0, 1])), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,7 +44,7 @@ impl OutageCharge {
         cost: Cost,
     ) -> Self {
         let mut full = Vec::with_capacity(64);
-        script::append(&mut full, &store.prefix, zone.name(), bytes);
+        script::append(&mut full, &store.prefix, &zone.name, bytes);
         Self {
             name: full,
             zone: zone.clone(),

@@ -15,10 +15,11 @@ use tokio::task::JoinSet;
 
 use super::connection::RedisConnection;
 use super::outage::OutageCharge;
-use super::script::{DECIDE, KeyCheck, StoreVerdict};
+use super::script::{DECIDE, KeyCheck};
 use super::{SharedStore, StoreMiss, background, script};
 use crate::algorithm::{Cost, LimitSpec, Verdict};
 use crate::clock::Millis;
+use crate::store::rate_zone::StoreVerdict;
 
 /// The questions of one request to one store.
 #[derive(Debug, Default)]

@@ -14,6 +14,7 @@ use redis::{Cmd, RedisError, Script, Value};
 
 use super::connection::RedisConnection;
 use crate::algorithm::{ALGORITHMS, Cost, Excess, LimitSpec, SCRIPT_HELPERS, ScriptArgs, Verdict};
+use crate::store::rate_zone::StoreVerdict;
 use crate::text::push_hex;
 
 /// A script, and the name a server knows it by once it has heard it.
@@ -70,17 +71,6 @@ impl LuaScript {
         command.arg(&self.text);
         command
     }
-}
-
-/// What a store said of one key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoreVerdict {
-    /// What becomes of the request.
-    pub outcome: Verdict,
-    /// How many more would be let in at this moment.
-    pub remaining: u64,
-    /// Whether it is refused because its key serves a penalty.
-    pub penalized: bool,
 }
 
 /// What is asked about one key.

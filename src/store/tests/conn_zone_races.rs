@@ -1,34 +1,34 @@
-//! Two who give a place back and two who give up waiting for one, in every order of what each does under the lock.
+//! Two requests that give a slot back and two that give up waiting for one, in every order of their steps under the lock.
 //!
-//! A place is handed over in two steps: somebody is taken out of line, and is sent the place once the lock is free. Between
-//! the two, and on either side of them, whoever it is for may leave. Threads meet in that gap once in hundreds of runs, so
-//! the steps are taken here one by one.
+//! A slot is passed on in two steps: a request is taken out of the queue, and is sent the slot once the lock is free.
+//! Between the two, and before and after them, that request may leave. Threads meet in that gap once in hundreds of
+//! runs, so the steps are taken here one by one.
 
 use super::*;
 
 const NOW: Millis = Millis(0);
 const LIMIT: u32 = 2;
-const LINE: ConnQueue = ConnQueue {
+const QUEUE: ConnQueue = ConnQueue {
     size: 9,
     timeout: std::time::Duration::from_secs(60),
 };
 
-/// What one of them does next.
+/// The next step of one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The giver of this number takes the first out of line, or frees its place.
+    /// This giver takes the first request out of the queue, or frees its slot.
     TakeOut(usize),
-    /// It sends the place to whom it took out.
+    /// It sends the slot to the request that it took out.
     Send(usize),
-    /// The waiter of this number has waited too long.
+    /// This waiter has waited too long.
     GiveUp(usize),
-    /// The client of the waiter of this number is gone.
+    /// The client of this waiter has gone.
     Vanish(usize),
-    /// Everybody moves to a zone of another size.
+    /// The zone changes its size.
     Move,
 }
 
-/// All orders of these steps in which a giver sends after it has taken out.
+/// All orders of these steps in which a giver sends after it took a request out.
 fn orders(steps: &[Step]) -> Vec<Vec<Step>> {
     if steps.is_empty() {
         return vec![Vec::new()];
@@ -47,19 +47,19 @@ fn orders(steps: &[Step]) -> Vec<Vec<Step>> {
     all
 }
 
-fn join<'s>(slots: &'s Arc<SlotTable>, key: &Key) -> SlotWaiter<'s> {
-    match slots.take_or_queue(key, LIMIT, &LINE, NOW) {
-        Ok(SlotAttempt::InLine(waiter)) => waiter,
-        _ => panic!("all places are taken, and there is room in line"),
+fn join<'s>(slots: &'s SlotTable, key: &Key) -> SlotWaiter<'s> {
+    match slots.take_or_queue(key, LIMIT, &QUEUE, NOW) {
+        Ok(SlotAttempt::Queued(waiter)) => waiter,
+        _ => panic!("all slots are taken, and there is room in the queue"),
     }
 }
 
-/// Takes the steps of one order, and what is left afterwards is nothing.
+/// Takes the steps of one order; nothing is left afterwards.
 fn run(order: &[Step]) {
     let slots = SlotTable::new("one", 32 << 10);
     let mut resized = None;
-    let key = slots.key(b"a");
-    // Who holds them gives them back by hand.
+    let key = Key::from_bytes(b"a");
+    // The givers give them back step by step.
     for _ in 0..LIMIT {
         std::mem::forget(slots.take(&key, LIMIT, NOW).unwrap());
     }
@@ -68,15 +68,15 @@ fn run(order: &[Step]) {
     let mut refused = 0;
     for step in order {
         match *step {
-            Step::TakeOut(giver) => chosen[giver] = slots.lock(&key).give_back(&key, &slots.seeds),
+            Step::TakeOut(giver) => chosen[giver] = slots.shards.lock(&key).give_back(&key),
             Step::Send(giver) => {
                 if let Some(next) = chosen[giver].take() {
-                    slots.hand_over(&key, next);
+                    next.pass_slot(&slots.shards, &key);
                 }
             }
             Step::GiveUp(waiter) => {
                 if let Some(mut waiter) = waiters[waiter].take()
-                    && slots.give_up(&mut waiter).is_err()
+                    && waiter.give_up().is_err()
                 {
                     refused += 1;
                 }
@@ -90,16 +90,16 @@ fn run(order: &[Step]) {
         assert_eq!(newcomer.is_ok(), taken < LIMIT, "{order:?} at {step:?}");
     }
     for mut waiter in waiters.into_iter().flatten() {
-        let place = waiter.handed.try_recv();
-        assert!(place.is_ok(), "{order:?}: a free place and one who waits");
+        let slot = waiter.receiver.try_recv();
+        assert!(slot.is_ok(), "{order:?}: a free slot and a waiting request");
     }
-    assert!(slots.is_empty(), "{order:?}: a place is lost");
+    assert!(slots.is_empty(), "{order:?}: a slot is lost");
     let counts = resized.as_ref().unwrap_or(&slots).counts();
     let newcomers = u64::try_from(order.len()).unwrap();
     assert_eq!(
         counts.pass + counts.refuse + counts.delay,
         u64::from(LIMIT) + newcomers + given_up(order),
-        "{order:?}: whoever gives up is counted once, as refused or with a place"
+        "{order:?}: a request that gives up is counted once, as refused or with a slot"
     );
     assert!(refused <= counts.refuse, "{order:?}");
 }
@@ -117,7 +117,7 @@ const GIVERS: [Step; 4] = [
 ];
 
 #[test]
-fn no_place_is_lost_in_any_order_of_giving_and_leaving() {
+fn no_slot_is_lost_in_any_order_of_giving_and_leaving() {
     let mut count = 0;
     for leaving in [
         &[Step::GiveUp(0)][..],
@@ -136,7 +136,7 @@ fn no_place_is_lost_in_any_order_of_giving_and_leaving() {
 }
 
 #[test]
-fn nor_while_everybody_moves_to_another_zone() {
+fn no_slot_is_lost_while_the_zone_changes_its_size() {
     for leaving in [Step::GiveUp(0), Step::Vanish(0)] {
         for order in orders(&[&GIVERS[..], &[leaving, Step::Move]].concat()) {
             run(&order);

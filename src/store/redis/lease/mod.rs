@@ -24,13 +24,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use self::account::{LeaseAccount, LeaseGrant, LeaseRequest};
-use super::script::StoreVerdict;
 use super::{SharedStore, script};
 use crate::algorithm::{Cost, Excess, LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::StoreMode;
-use crate::store::key::{HashSeeds, Key, PackedKey};
+use crate::store::key::{Key, PackedKey};
 use crate::store::penalties::Penalties;
+use crate::store::rate_zone::StoreVerdict;
 use crate::store::table::{ShardLayout, ShardLock};
 
 /// The keys of one zone, as this gateway knows them.
@@ -41,7 +41,6 @@ pub struct ZoneLeases {
     verdicts: Verdicts,
     /// Where those are who stay out, if a rule of the zone punishes.
     penalties: Mutex<Option<Arc<Penalties>>>,
-    seeds: HashSeeds,
     division: ShardLayout,
     tables: Box<[ShardLock<HashTable<Box<LeaseEntry>>>]>,
 }
@@ -95,7 +94,6 @@ impl ZoneLeases {
             store: Arc::clone(store),
             verdicts,
             penalties: Mutex::default(),
-            seeds: HashSeeds::default(),
             division,
             tables: (0..division.tables)
                 .map(|_| ShardLock::new(HashTable::new()))
@@ -126,7 +124,7 @@ impl ZoneLeases {
     /// A refusal that was heard before and still holds.
     #[must_use]
     pub fn refusal(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) -> Option<Verdict> {
-        let key = self.seeds.apart(key, spec.class());
+        let key = key.with_class(spec.class());
         let table = self.table(&key).lock();
         let entry = table.find(key.hash, |entry| entry.key == key.packed)?;
         let account = &entry.account;
@@ -144,7 +142,7 @@ impl ZoneLeases {
         spec: &LimitSpec,
     ) -> (LeaseVerdict, Option<u64>) {
         let plain = key.packed;
-        let key = self.seeds.apart(key, spec.class());
+        let key = key.with_class(spec.class());
         let manner = self.manner();
         let mut table = self.table(&key).lock();
         let Some(entry) = self.entry(&mut table, (&key, plain), now, spec) else {
@@ -169,7 +167,7 @@ impl ZoneLeases {
 
     /// Takes back what was spent on a request, which somebody else refused.
     pub fn unspend(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) {
-        let key = self.seeds.apart(key, spec.class());
+        let key = key.with_class(spec.class());
         self.with(&key, |entry| entry.account.unspend(now, cost));
     }
 
@@ -183,7 +181,7 @@ impl ZoneLeases {
         answer: &StoreVerdict,
     ) {
         if self.verdicts == Verdicts::Keep && matches!(answer.outcome, Verdict::Refuse { .. }) {
-            let key = self.seeds.apart(key, spec.class());
+            let key = key.with_class(spec.class());
             self.with(&key, |entry| {
                 if entry.account.spec == *spec {
                     entry.account.learn(now, cost, &answer.outcome);
@@ -225,7 +223,7 @@ impl ZoneLeases {
         if let (Some(plain), Some(left)) = (plain, grant.penalty)
             && let Some(penalties) = &*self.penalties.lock()
         {
-            penalties.punish(&self.seeds.unpacked(plain), now, left);
+            penalties.punish(&Key::from(plain), now, left);
         }
     }
 
@@ -266,7 +264,7 @@ impl ZoneLeases {
                 held.units.0 = held.units.0.saturating_add(account.left());
                 held.crowded += u64::from(account.is_crowded());
                 if account.wakes() {
-                    wake.push(Key::of(entry.key, entry.hash));
+                    wake.push(Key::new(entry.key, entry.hash));
                 }
                 !account.is_over(now)
             });
@@ -492,7 +490,7 @@ impl ZoneLeases {
         // Every rule's numbers have an account of their own, in a place of its own: nobody asks for this often.
         for table in &self.tables {
             table.lock().retain(|entry| {
-                let own = self.seeds.apart(key, entry.account.spec.class());
+                let own = key.with_class(entry.account.spec.class());
                 own.packed != entry.key
             });
         }

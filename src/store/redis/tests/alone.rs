@@ -70,7 +70,7 @@ impl World {
         } = self;
         let all = u32::try_from(gateways.len()).unwrap();
         let gateway = &mut gateways[whose];
-        let key = store.key(KEY);
+        let key = Key::from_bytes(KEY);
         if gateway.reach == Reach::InTime {
             recall(store, *lost, &gateway.picture, now, spec);
             let (outcome, _) = store.charge(&key, now, Cost::ONE, spec);
@@ -80,7 +80,7 @@ impl World {
                 remaining,
                 penalized: false,
             };
-            gateway.picture.witness(&key, now, Cost::ONE, spec, answer);
+            gateway.picture.mirror(&key, now, Cost::ONE, spec, answer);
             return passes(&outcome);
         }
         let share = crate::store::redis::fleet::of(Cost::ONE, spec, all, 1);
@@ -105,7 +105,7 @@ impl World {
     /// Charges what passed without the store at those gateways that can tell it.
     fn book(&mut self, now: Millis) {
         let all = u32::try_from(self.gateways.len()).unwrap();
-        let key = self.store.key(KEY);
+        let key = Key::from_bytes(KEY);
         for gateway in &mut self.gateways {
             if gateway.reach != Reach::Gone && gateway.passed > Cost(0) {
                 let key_status = gateway.picture.key_status(&key, now, &self.spec);
@@ -128,7 +128,7 @@ fn left(key_status: Option<KeyStatus>, spec: &LimitSpec) -> u64 {
 
 /// A store that has lost its memory takes over what a gateway knows of the key.
 fn recall(store: &RateZone, lost: bool, picture: &RateZone, now: Millis, spec: &LimitSpec) {
-    let key = store.key(KEY);
+    let key = Key::from_bytes(KEY);
     let known = store.key_status(&key, now, spec);
     let told = left(picture.key_status(&key, now, spec), spec);
     let gone = left(known, spec).saturating_sub(told + u64::from(known.is_some()));
@@ -205,7 +205,7 @@ proptest! {
                     world.book(Millis(now));
                 }
                 Event::Emptied => {
-                    world.store.forget(&world.store.key(KEY));
+                    world.store.forget(&Key::from_bytes(KEY));
                     world.lost = true;
                 }
             }

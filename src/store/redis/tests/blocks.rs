@@ -5,7 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::algorithm::{Blocks, Cost, Excess, LimitSpec, Verdict};
-use crate::store::redis::script::{KeyCheck, StoreVerdict};
+use crate::store::rate_zone::StoreVerdict;
+use crate::store::redis::script::KeyCheck;
 use crate::store::redis::tests::{Server, Told, hold_through, steps, windows};
 
 #[test]

@@ -23,13 +23,14 @@ use proptest::test_runner::TestRunner;
 use redis::Value;
 use tempfile::TempDir;
 
-use super::script::{self, DECIDING, KeyCheck, LuaScript, StoreVerdict};
+use super::script::{self, DECIDING, KeyCheck, LuaScript};
 use crate::algorithm::{
     Cost, Delay, Excess, FixedWindow, Gcra, LeakyBucket, LimitSpec, Paced, Rate, SlidingLog,
     SlidingWindow, TokenBucket, Verdict,
 };
 use crate::clock::Millis;
-use crate::store::rate_zone::RateZone;
+use crate::store::key::Key;
+use crate::store::rate_zone::{RateZone, StoreVerdict};
 
 /// A server of one's own, on a socket that nobody else knows.
 struct Server {
@@ -190,7 +191,7 @@ fn hold_through(
             let mut told = told.borrow_mut();
             told.forget();
             let zone = RateZone::new("zone", 1 << 20, &spec, refused);
-            let key = zone.key(b"key");
+            let key = Key::from_bytes(b"key");
             let mut now = 1_700_000_000_000;
             let mut last = None;
             for (pause, step) in steps {

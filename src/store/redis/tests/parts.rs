@@ -6,7 +6,7 @@ use crate::algorithm::{Blocks, Smooth};
 /// How many pass at once by these terms at one of so many gateways that count alone.
 fn at_once(spec: &LimitSpec, gateways: u32) -> usize {
     let zone = RateZone::new("zone", 1 << 20, spec, false);
-    let (key, now) = (zone.key(b"key"), Millis(1_700_000_000_000));
+    let (key, now) = (Key::from_bytes(b"key"), Millis(1_700_000_000_000));
     let share = crate::store::redis::fleet::of(Cost::ONE, spec, gateways, 1);
     (0..50)
         .filter(|_| {

@@ -5,8 +5,8 @@ use crate::store::redis::tests::reserve::brisk;
 
 /// What becomes of a request that may wait so long, by this zone alone.
 fn expected(zone: &RateZone, spec: &LimitSpec, now: u64, longest: Duration) -> Verdict {
-    let key = zone.key(b"key");
-    let ask = |at: Millis| zone.ask(&key, at, Cost::ONE, spec);
+    let key = Key::from_bytes(b"key");
+    let ask = |at: Millis| zone.peek(&key, at, Cost::ONE, spec);
     if let Verdict::Refuse {
         excess,
         retry_after: Some(turn),
@@ -17,7 +17,7 @@ fn expected(zone: &RateZone, spec: &LimitSpec, now: u64, longest: Duration) -> V
             _ => turn,
         };
         if wait <= longest {
-            zone.reserve(&key, Millis(now), Cost::ONE, spec);
+            zone.charge_delayed(&key, Millis(now), Cost::ONE, spec);
             return Verdict::Delay { excess, wait };
         }
     }

@@ -1,11 +1,11 @@
-//! What holds for a zone whichever way it counts.
+//! What holds for a zone of any algorithm.
 
 use std::time::Duration;
 
 use super::*;
 use crate::algorithm::{AlgorithmParams, Delay, Excess, Rate};
 
-/// Two a second and a burst of five, or ten in five seconds, as each algorithm says that.
+/// Two requests per second and a burst of five, or ten in five seconds, in the parameters of each algorithm.
 pub(super) fn all() -> [AlgorithmParams; 10] {
     all_of(Rate::per_second(2_000), Duration::from_secs(5))
 }
@@ -54,9 +54,9 @@ fn memory_stays_within_the_size_of_every_zone() {
         let spec = spec(&algorithm);
         for size in [32 << 10, 100_000, 300_000, 1 << 20] {
             let zone = zone(&algorithm, size);
-            // Over three times as many as fit, each until it is refused.
+            // More than three times as many keys as fit, each until it is refused.
             for number in 0..u32::try_from(zone.capacity() * 3).unwrap() {
-                let key = zone.key(&number.to_be_bytes());
+                let key = Key::from_bytes(&number.to_be_bytes());
                 for tick in 0..12 {
                     passes(&zone, &key, tick, &spec);
                 }
@@ -71,7 +71,7 @@ fn memory_stays_within_the_size_of_every_zone() {
 }
 
 #[test]
-fn two_words_a_key_are_64_bytes() {
+fn a_key_with_a_state_of_two_words_takes_64_bytes() {
     let bytes =
         all().map(|algorithm| (algorithm.name(), zone(&algorithm, 1 << 20).bytes_per_key()));
     let expected = [
@@ -98,7 +98,7 @@ fn a_zone_of_a_few_heavy_keys_keeps_within_its_size() {
         };
         let (zone, spec) = (zone(&algorithm, 32 << 10), spec(&algorithm));
         for number in 0..100u8 {
-            let key = zone.key(&[number]);
+            let key = Key::from_bytes(&[number]);
             for tick in 0..u64::from(limit) + 3 {
                 passes(&zone, &key, tick, &spec);
             }
@@ -108,19 +108,19 @@ fn a_zone_of_a_few_heavy_keys_keeps_within_its_size() {
 }
 
 #[test]
-fn who_has_drained_goes_first_and_nobody_is_evicted() {
+fn drained_keys_are_replaced_and_none_is_evicted() {
     for algorithm in all() {
         let (zone, spec) = (zone(&algorithm, 64 << 10), spec(&algorithm));
         for round in 0..4u32 {
             // Long enough for a cold key to be cold again.
             let now = u64::from(round) * 20_000;
             for number in 0..u32::try_from(zone.capacity()).unwrap() {
-                let key = zone.key(&(round << 24 | number).to_be_bytes());
+                let key = Key::from_bytes(&(round << 24 | number).to_be_bytes());
                 assert!(passes(&zone, &key, now, &spec));
             }
         }
         // Shards fill unevenly: one may be full before all are.
-        let evictions = zone.counts().evictions;
+        let evictions = zone.evictions();
         assert!(
             evictions * 10 < zone.capacity() as u64,
             "{algorithm:?}: {evictions}"
@@ -129,15 +129,15 @@ fn who_has_drained_goes_first_and_nobody_is_evicted() {
 }
 
 #[test]
-fn asking_and_charging_in_vain_change_nothing() {
+fn a_peek_and_a_refunded_charge_change_nothing() {
     for algorithm in all() {
         let (zone, spec) = (zone(&algorithm, 64 << 10), spec(&algorithm));
-        let key = zone.key(b"a");
+        let key = Key::from_bytes(b"a");
         passes(&zone, &key, 0, &spec);
         let key_status = |now| zone.key_status(&key, Millis(now), &spec);
         let before = key_status(7);
         for _ in 0..20 {
-            let _outcome = zone.ask(&key, Millis(7), Cost::ONE, &spec);
+            let _outcome = zone.peek(&key, Millis(7), Cost::ONE, &spec);
             let (outcome, receipt) = zone.charge(&key, Millis(7), Cost::ONE, &spec);
             assert!(!matches!(outcome, Verdict::Refuse { .. }), "{algorithm:?}");
             zone.refund(&key, receipt, Millis(7), Cost::ONE, &spec);
@@ -149,10 +149,10 @@ fn asking_and_charging_in_vain_change_nothing() {
 }
 
 #[test]
-fn a_remaining_request_passes_and_one_more_does_not() {
+fn as_many_requests_pass_as_remain() {
     for algorithm in all() {
         let (zone, spec) = (zone(&algorithm, 64 << 10), spec(&algorithm));
-        let key = zone.key(b"a");
+        let key = Key::from_bytes(b"a");
         passes(&zone, &key, 3_000, &spec);
         for now in [3_000, 3_400, 6_100, 30_000, 100_000] {
             let key_status = zone.key_status(&key, Millis(now), &spec).unwrap();
@@ -164,15 +164,15 @@ fn a_remaining_request_passes_and_one_more_does_not() {
             );
             let key_status = zone.key_status(&key, Millis(now), &spec).unwrap();
             let retry = u64::try_from(key_status.retry_after.as_millis()).unwrap();
-            let ask = |now| zone.ask(&key, Millis(now), Cost::ONE, &spec);
-            assert!(matches!(ask(now + retry - 1), Verdict::Refuse { .. }));
-            assert!(!matches!(ask(now + retry), Verdict::Refuse { .. }));
+            let peek = |now| zone.peek(&key, Millis(now), Cost::ONE, &spec);
+            assert!(matches!(peek(now + retry - 1), Verdict::Refuse { .. }));
+            assert!(!matches!(peek(now + retry), Verdict::Refuse { .. }));
         }
     }
 }
 
 #[test]
-fn the_slowest_of_two_drains_no_sooner_than_either() {
+fn the_slower_of_two_specs_drains_no_sooner_than_either() {
     for algorithm in all() {
         let one = spec(&algorithm);
         assert_eq!(one.slower(one), one);
