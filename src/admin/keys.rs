@@ -109,7 +109,7 @@ fn list(call: &ApiCall) -> Result<Vec<TopKey>, ApiError> {
         per_second: rates(row.pace),
         excess: rounded(row.excess),
         missed: row.missed,
-        mark: row.mark.map(Into::into),
+        mark: row.action.map(Into::into),
     });
     Ok(keys.collect())
 }
@@ -121,7 +121,7 @@ fn show(call: &ApiCall) -> Result<api::KeyState, ApiError> {
         ZoneRef::Req(index, zone) => zone.inspect(key, zones::burst(generation, index), now),
     };
     let state = state.ok_or_else(|| no_key(call))?;
-    let row = state.counted;
+    let row = state.row;
     Ok(api::KeyState {
         key: row.key,
         known: state.known,
@@ -133,7 +133,7 @@ fn show(call: &ApiCall) -> Result<api::KeyState, ApiError> {
         key_status: (&state.key_status).into(),
         own: state.own,
         penalty: state.penalty.map(|left| left.as_secs_f64()),
-        marks: shown(&state.marks, call),
+        marks: shown(&state.actions, call),
         shared: state.shared,
     })
 }
@@ -153,7 +153,7 @@ async fn reset_key(call: &ApiCall) -> Result<KeyReset, ApiError> {
     let (parsed, key) = parse(call, found)?;
     let mut forgotten = false;
     for ParsedKey { key, bytes } in &parsed {
-        if let Some(store) = req_zone.shared() {
+        if let Some(store) = &req_zone.shared {
             let Some(bytes) = bytes else {
                 return Err(ApiError::conflict(format!(
                     "the zone `{zone}` is shared through a store, which does not know keys by their number"
@@ -244,7 +244,7 @@ fn put(call: &ApiCall, body: KeyActionRequest, kind: KeyAction) -> Result<KeyAct
     for ParsedKey { key: id, .. } in &parsed {
         let entry = KeyActionEntry {
             key: key.as_str().into(),
-            mark,
+            action: mark,
             until,
             reason: reason.clone(),
         };
@@ -282,13 +282,13 @@ fn remove(call: &ApiCall, mark: KeyAction) -> Result<KeyActions, ApiError> {
 fn parse(call: &ApiCall, zone: ZoneRef<'_>) -> Result<(Vec<ParsedKey>, String), ApiError> {
     let text = call.arg("key");
     let parsed = match zone {
-        ZoneRef::Conn(_, zone) => zone.read(text),
-        ZoneRef::Req(_, zone) => zone.read(text),
+        ZoneRef::Conn(_, zone) => zone.parse_key(text),
+        ZoneRef::Req(_, zone) => zone.parse_key(text),
     };
     let ParsedKey { key, bytes } = parsed.first().ok_or_else(|| no_key(call))?;
     let shown = match zone {
-        ZoneRef::Conn(_, zone) => zone.spell(key, bytes.as_deref()),
-        ZoneRef::Req(_, zone) => zone.spell(key, bytes.as_deref()),
+        ZoneRef::Conn(_, zone) => zone.format_key(key, bytes.as_deref()),
+        ZoneRef::Req(_, zone) => zone.format_key(key, bytes.as_deref()),
     };
     Ok((parsed, shown))
 }
@@ -304,7 +304,7 @@ fn no_key(call: &ApiCall) -> ApiError {
 
 fn actions(call: &ApiCall, zone: ZoneRef<'_>, parsed: &[ParsedKey], key: String) -> KeyActions {
     let marks = parsed.first();
-    let marks = marks.map(|it| zone.key_admin().marks_on(&it.key, call.now));
+    let marks = marks.map(|it| zone.key_admin().actions_on(&it.key, call.now));
     KeyActions {
         key,
         marks: shown(&marks.unwrap_or_default(), call),

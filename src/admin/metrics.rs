@@ -103,7 +103,7 @@ fn describe_zones(generation: &Generation, page: &mut Exposition) {
             page.sample(&LIMIT_QUEUE_LENGTH, &labels, waiting);
         }
         if let Some(shadow) = zone.shadow {
-            let (counts, differs) = (shadow.zone.store.counts(), shadow.differs());
+            let (counts, differs) = (shadow.zone.store.counts(), shadow.differences());
             describe_verdicts(&SHADOW_VERDICTS_TOTAL, zone.name, counts, page);
             for (verdict, count) in [("pass", differs.pass), ("refuse", differs.refuse)] {
                 page.sample(&SHADOW_DIFFERS_TOTAL, &[zone.name, verdict], count);

@@ -90,7 +90,9 @@ fn explain(call: &ApiCall, spec: ExplainRequest) -> Result<Explanation, ApiError
         client: explanation.client,
         action: explanation.action,
         verdict: decisive.map_or("pass", |rule| rule.verdict.as_str()).into(),
-        status: refusal.map(|rule| rule.status.as_u16()),
+        status: refusal
+            .and_then(|rule| rule.status)
+            .map(|status| status.as_u16()),
         wait: decisive.map_or(0.0, |rule| rule.verdict.wait().as_secs_f64()),
         retry_after: refusal.and_then(|rule| seconds(rule.retry_after)),
         reason: match decisive {

@@ -81,7 +81,7 @@ fn detail(generation: &Generation, call: &ApiCall) -> Result<api::ZoneDetail, Ap
     let snapshot = zones(generation).find(|zone| zone.name == name);
     let snapshot = snapshot.ok_or_else(|| no_zone(name))?;
     let file = &generation.amendment.file;
-    let marked = found.key_admin().marks(call.now);
+    let marked = found.key_admin().actions(call.now);
     Ok(api::ZoneDetail {
         configured: match found {
             ZoneRef::Conn(..) => None,
@@ -122,13 +122,13 @@ fn shown(
             .numbers
             .get(zone.name)
             .map(ZoneOverride::of),
-        marks: zone.key_admin.marked() as u64,
+        marks: zone.key_admin.count() as u64,
         shadow: zone.shadow.map(shadow),
     }
 }
 
 fn shadow(shadow: &ShadowZone) -> ShadowCounts {
-    let (store, differs) = (&shadow.zone.store, shadow.differs());
+    let (store, differs) = (&shadow.zone.store, shadow.differences());
     ShadowCounts {
         keys: store.len() as u64,
         verdicts: store.counts().into(),
@@ -151,9 +151,9 @@ impl From<ZoneCounts> for api::VerdictCounts {
 pub(super) fn mark(entry: &KeyActionEntry, now: Millis) -> api::KeyAction {
     api::KeyAction {
         key: entry.key.to_string(),
-        mark: entry.mark.as_str().into(),
+        mark: entry.action.as_str().into(),
         seconds: entry.until.since(now).as_secs_f64(),
-        requests: match entry.mark {
+        requests: match entry.action {
             KeyAction::Grant(left) => Some(left),
             KeyAction::Block | KeyAction::Exempt => None,
         },
@@ -246,7 +246,7 @@ pub(super) fn zones(generation: &Generation) -> impl Iterator<Item = ZoneSnapsho
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
         evictions: zone.store.evictions(),
-        key_admin: &zone.watch,
+        key_admin: &zone.key_admin,
         store: plan.store.map(|store| &*generation.plan.stores[store].name),
         delays: zone.store.delays.read(),
         penalties_dropped: zone.penalties_dropped(),
@@ -260,7 +260,7 @@ pub(super) fn zones(generation: &Generation) -> impl Iterator<Item = ZoneSnapsho
         capacity: zone.store.capacity(),
         counts: zone.store.counts(),
         evictions: zone.store.evictions(),
-        key_admin: &zone.watch,
+        key_admin: &zone.key_admin,
         store: plan.store.map(|store| &*generation.plan.stores[store].name),
         delays: zone.delays.read(),
         penalties_dropped: None,
@@ -310,8 +310,8 @@ impl ZoneRef<'_> {
 
     pub(super) fn key_admin(&self) -> &KeyAdmin {
         match self {
-            Self::Conn(_, zone) => &zone.watch,
-            Self::Req(_, zone) => &zone.watch,
+            Self::Conn(_, zone) => &zone.key_admin,
+            Self::Req(_, zone) => &zone.key_admin,
         }
     }
 }

@@ -1,219 +1,191 @@
-//! The places a request needs: one in every `limit_conn` zone of its location, or none.
+//! The slots a request needs: one in every `limit_conn` zone of its location, or none.
 //!
-//! Those of this process are taken first, in the order of the rules. Those that gateways share are then asked for
-//! together, one question for each store; while they are held each is a place here as well, so that this gateway
-//! knows its own when the store is away.
+//! Those of this process are taken first, in the order of the rules. Those that gateways share are then requested
+//! together, with one request to each store; while they are held each is a slot here as well, so that this gateway knows
+//! its own when the store is away.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::Limits;
-use super::key::{KeyFault, KeyLookup};
+use super::key::{KeyBytes, KeyFault, KeyLookup};
 use super::rule::ConnRule;
-use super::verdict::{LimitKind, Permit, Refusal};
+use super::verdict::Permit;
 use super::zone::ConnZone;
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{ConnQueue, OnOutage};
 use crate::message::{LimitStatus, RequestRecord};
 use crate::store::{ConnSlot, Key, SharedSlotGuard, SharedStore, SlotClaim};
 
-/// What a request needs at one store.
+/// The keys of a request in the zones of a location's `limit_conn`, in the order of the rules.
+#[derive(Debug, Default)]
+pub struct SlotKeys(pub(super) SmallVec<[KeyLookup<Key>; 2]>);
+
+/// No slot, and the rule that refuses the request.
+pub(super) struct SlotRefusal {
+    pub(super) rule: usize,
+    /// Why the request has no key, if that is the reason.
+    pub(super) fault: Option<KeyFault>,
+    pub(super) now: Millis,
+}
+
+/// The slots a request needs in one store.
 struct StoreClaim<'r> {
     store: Arc<SharedStore>,
     needs: Vec<SlotNeed<'r>>,
-    /// The same in the store's words.
+    /// The same as the store wants it.
     claim: Arc<SlotClaim>,
 }
 
-/// One place.
+/// One slot.
 struct SlotNeed<'r> {
     rule: &'r ConnRule,
+    /// The index of the rule.
+    index: usize,
     key: Key,
-    bytes: Vec<u8>,
-    /// How it may be waited for.
+    bytes: KeyBytes,
+    /// The queue in which the request may wait for it.
     queue: Option<&'r ConnQueue>,
 }
 
-/// Somebody in line, who is counted for that long.
+/// Counts a request that waits in a queue.
 struct QueueGauge<'z>(&'z ConnZone);
 
-/// What it has got.
+/// The slots of a claim.
 struct AcquiredSlots {
     here: SmallVec<[ConnSlot; 2]>,
     there: SharedSlotGuard,
 }
 
-/// Why it has got nothing.
+/// Why a claim was not granted.
 enum SlotError {
-    /// The store does not answer.
+    /// The store does not respond.
     Away,
-    /// This need cannot be met.
+    /// No slot is free for the need with this index.
     Full(usize),
 }
 
-impl Limits {
-    /// Takes a place in every `limit_conn` zone. A refusal lets go of those already taken, with the permit.
-    pub(super) async fn take_places(
-        &self,
-        record: &mut RequestRecord,
-        clock: &Clock,
-        mut now: Millis,
-    ) -> Result<Permit, Refusal> {
-        let voice = self.connections_voice;
-        let mut permit = Permit::default();
-        let mut shared = false;
-        for rule in &self.connections {
-            let (store, name) = (&rule.zone.store, &rule.zone.name.plain);
-            if rule.zone.shared.is_some() {
-                shared = true;
-                continue;
-            }
-            let place = match (rule.zone.find(record), &rule.queue) {
-                // A dry run changes nothing for the client, so nobody waits in one.
-                (KeyLookup::Key(key), Some(queue)) if !voice.dry_run => {
-                    let in_line = QueueGauge::new(&rule.zone);
-                    let (began, place) = (now, store.wait(&key, rule.limit, queue, now).await);
-                    drop(in_line);
-                    now = clock.now();
-                    // Who finds a place free has it in the same moment.
-                    if place.is_ok() && now > began {
-                        rule.zone.delays.observe(now.since(began));
-                        record.limit_zone = Some(Arc::clone(name));
-                        record.waited(began, now);
-                    }
-                    place
-                }
-                (KeyLookup::Key(key), _) => store.take(&key, rule.limit, now),
-                (KeyLookup::Nothing, _) => continue,
-                (KeyLookup::Refuse(fault), _) => {
-                    return self.refuse_keyless((rule, fault), record, now);
-                }
-            };
-            let Ok(place) = place else {
-                voice.refused_connection(record, now, name);
-                return self.refuse_connection(rule, record, now);
-            };
-            record.limit_conn = Some(LimitStatus::Pass);
-            permit.hold(place);
-        }
-        if shared {
-            // Boxed: most locations have no use for it, and every request would keep room.
-            return Box::pin(self.take_shared_places(record, clock, permit)).await;
-        }
-        Ok(permit)
+impl SlotKeys {
+    pub(super) fn find(rules: &[ConnRule], record: &RequestRecord) -> Self {
+        Self(rules.iter().map(|rule| rule.zone.find(record)).collect())
     }
+}
 
-    /// Takes those places that gateways share, for a request that has all others.
-    async fn take_shared_places(
-        &self,
-        record: &mut RequestRecord,
-        clock: &Clock,
-        mut permit: Permit,
-    ) -> Result<Permit, Refusal> {
-        let parties = match self.parties(record) {
-            Ok(parties) => parties,
-            Err(keyless) => return self.refuse_keyless(keyless, record, clock.now()),
+/// Takes a slot in every zone of these rules into a permit. After a refusal, the caller releases those already taken.
+pub(super) async fn acquire(
+    rules: &[ConnRule],
+    keys: &SlotKeys,
+    dry_run: bool,
+    permit: &mut Permit,
+    record: &mut RequestRecord,
+    clock: &Clock,
+    mut now: Millis,
+) -> Result<(), SlotRefusal> {
+    let mut shared = false;
+    for (index, (rule, lookup)) in rules.iter().zip(&keys.0).enumerate() {
+        let (zone, limit) = (&rule.zone, rule.limit);
+        if zone.shared.is_some() {
+            shared = true;
+            continue;
+        }
+        let refuse = |fault, now| SlotRefusal {
+            rule: index,
+            fault,
+            now,
         };
-        for party in parties {
-            match party.take(clock).await {
-                Ok(got) => {
-                    record.limit_conn = Some(LimitStatus::Pass);
-                    got.here.into_iter().for_each(|place| permit.hold(place));
-                    permit.lease(got.there);
+        let key = match lookup {
+            KeyLookup::Key(key) => key,
+            KeyLookup::Nothing => continue,
+            KeyLookup::Refuse(fault) => return Err(refuse(Some(*fault), now)),
+        };
+        let slot = match &rule.queue {
+            // A dry run changes nothing for the client, so no request waits in one.
+            Some(queue) if !dry_run => {
+                let gauge = QueueGauge::new(zone);
+                let (began, slot) = (now, zone.store.wait(key, limit, queue, now).await);
+                drop(gauge);
+                now = clock.now();
+                // A free slot is taken in the same moment.
+                if slot.is_ok() && now > began {
+                    zone.delays.observe(now.since(began));
+                    record.limit_zone = Some(Arc::clone(&zone.name.plain));
+                    record.waited(began, now);
                 }
-                Err(which) => {
-                    let rule = party.needs[which].rule;
-                    let (name, now) = (&rule.zone.name.plain, clock.now());
-                    self.connections_voice.refused_connection(record, now, name);
-                    return self.refuse_connection(rule, record, now);
-                }
+                slot
             }
-        }
-        Ok(permit)
+            _ => zone.store.take(key, limit, now),
+        };
+        permit.slots.push(slot.map_err(|_| refuse(None, now))?);
+        record.limit_conn = Some(LimitStatus::Pass);
     }
+    match shared {
+        // Boxed: most locations have no use for it, and every request would keep room.
+        true => Box::pin(acquire_shared(rules, keys, dry_run, permit, record, clock)).await,
+        false => Ok(()),
+    }
+}
 
-    /// What a request needs, store by store; or the rule that does not take one without a key, and why it has none.
-    fn parties(
-        &self,
-        record: &RequestRecord,
-    ) -> Result<Vec<StoreClaim<'_>>, (&ConnRule, KeyFault)> {
-        let mut parties: Vec<(Arc<SharedStore>, Vec<SlotNeed<'_>>)> = Vec::new();
-        for rule in &self.connections {
-            let Some(store) = &rule.zone.shared else {
-                continue;
-            };
-            let mut bytes = Vec::new();
-            let key = match rule.zone.find_in_full(record, &mut bytes) {
-                KeyLookup::Key(key) => key,
-                KeyLookup::Nothing => continue,
-                KeyLookup::Refuse(fault) => return Err((rule, fault)),
-            };
-            let dry = self.connections_voice.dry_run;
-            let queue = rule.queue.as_ref().filter(|_| !dry);
-            let need = SlotNeed {
-                rule,
-                key,
-                bytes,
-                queue,
-            };
-            match parties.iter_mut().find(|(at, _)| Arc::ptr_eq(at, store)) {
-                Some((_, needs)) => needs.push(need),
-                None => parties.push((Arc::clone(store), vec![need])),
-            }
-        }
-        let parties = parties.into_iter();
-        Ok(parties
-            .map(|(at, needs)| StoreClaim::new(at, needs))
-            .collect())
+/// Takes the slots that gateways share, for a request that has all others.
+async fn acquire_shared(
+    rules: &[ConnRule],
+    keys: &SlotKeys,
+    dry_run: bool,
+    permit: &mut Permit,
+    record: &mut RequestRecord,
+    clock: &Clock,
+) -> Result<(), SlotRefusal> {
+    let claims = claims(rules, keys, dry_run, record).map_err(|(rule, fault)| SlotRefusal {
+        rule,
+        fault: Some(fault),
+        now: clock.now(),
+    })?;
+    for claim in claims {
+        let acquired = claim.take(clock).await.map_err(|which| SlotRefusal {
+            rule: claim.needs[which].index,
+            fault: None,
+            now: clock.now(),
+        })?;
+        record.limit_conn = Some(LimitStatus::Pass);
+        permit.slots.extend(acquired.here);
+        permit.shared_slots.push(acquired.there);
     }
+    Ok(())
+}
 
-    fn refuse_keyless(
-        &self,
-        (rule, fault): (&ConnRule, KeyFault),
-        record: &mut RequestRecord,
-        now: Millis,
-    ) -> Result<Permit, Refusal> {
-        let store = &rule.zone.store;
-        store.count_refusal(&Key::from_bytes(b""));
-        let name = &rule.zone.name.plain;
-        self.connections_voice
-            .without_key(record, now, fault, (LimitKind::Connections, name));
-        let refused = self.refuse_connection(rule, record, now);
-        match fault {
-            KeyFault::Ambiguous => refused.map_err(Refusal::of_a_bad_request),
-            KeyFault::Empty(status) => refused.map_err(|refusal| refusal.without_key(status)),
+/// The slots a request needs, store by store; or the rule that refuses it because it has no key, and why it has none.
+fn claims<'r>(
+    rules: &'r [ConnRule],
+    keys: &SlotKeys,
+    dry_run: bool,
+    record: &RequestRecord,
+) -> Result<Vec<StoreClaim<'r>>, (usize, KeyFault)> {
+    let mut claims: Vec<(Arc<SharedStore>, Vec<SlotNeed<'_>>)> = Vec::new();
+    for (index, (rule, lookup)) in rules.iter().zip(&keys.0).enumerate() {
+        let Some(store) = &rule.zone.shared else {
+            continue;
+        };
+        let key = match lookup {
+            KeyLookup::Key(key) => *key,
+            KeyLookup::Nothing => continue,
+            KeyLookup::Refuse(fault) => return Err((index, *fault)),
+        };
+        let need = SlotNeed {
+            rule,
+            index,
+            key,
+            bytes: rule.zone.source.bytes(record),
+            queue: rule.queue.as_ref().filter(|_| !dry_run),
+        };
+        match claims.iter_mut().find(|(at, _)| Arc::ptr_eq(at, store)) {
+            Some((_, needs)) => needs.push(need),
+            None => claims.push((Arc::clone(store), vec![need])),
         }
     }
-
-    fn refuse_connection(
-        &self,
-        rule: &ConnRule,
-        record: &mut RequestRecord,
-        now: Millis,
-    ) -> Result<Permit, Refusal> {
-        if self.connections_voice.dry_run {
-            record.limit_conn = Some(LimitStatus::RefuseDryRun);
-            self.record_crowd(rule, record, now);
-            return Ok(Permit::default());
-        }
-        record.limit_conn = Some(LimitStatus::Refuse);
-        record.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
-        Err(Refusal {
-            kind: LimitKind::Connections,
-            status: rule.action.status.unwrap_or(self.connections_status),
-            body: rule.action.body.clone(),
-            retry_after: None,
-            name: Arc::clone(&rule.zone.name),
-            quota: u64::from(rule.limit),
-            left: 0,
-            own: None,
-            policy: self.policy_of(record),
-            is_bad_request: false,
-            lacks_key: false,
-        })
-    }
+    let claims = claims.into_iter();
+    Ok(claims
+        .map(|(store, needs)| StoreClaim::new(store, needs))
+        .collect())
 }
 
 impl<'z> QueueGauge<'z> {
@@ -243,36 +215,36 @@ impl<'r> StoreClaim<'r> {
         }
     }
 
-    /// Takes all places, and waits for them where that is allowed; or says which need cannot be met.
+    /// Takes all slots, and waits for them where that is allowed; or gives the index of the need that cannot be met.
     async fn take(&self, clock: &Clock) -> Result<AcquiredSlots, usize> {
-        // Who comes later waits behind.
-        let line = self.needs.iter().enumerate().position(|(which, need)| {
+        // A request that comes later waits behind.
+        let queued = self.needs.iter().enumerate().position(|(which, need)| {
             need.queue.is_some() && self.store.has_line(&self.claim, which)
         });
-        let full = match line {
+        let full = match queued {
             Some(which) => which,
-            None => match self.attempt(clock.now()).await {
-                Ok(got) => {
-                    self.count(false);
-                    return Ok(got);
+            None => match self.try_take(clock.now()).await {
+                Ok(acquired) => {
+                    self.count_passes(false);
+                    return Ok(acquired);
                 }
-                Err(SlotError::Away) => return self.go_on_without(clock).await,
+                Err(SlotError::Away) => return self.take_without_store(clock).await,
                 Err(SlotError::Full(which)) => which,
             },
         };
         let began = clock.now();
-        let got = match self.needs[full].queue {
+        let acquired = match self.needs[full].queue {
             Some(queue) => self.wait(full, queue, clock).await,
             None => Err(SlotError::Full(full)),
         };
-        match got {
-            Ok(got) => {
-                self.count(true);
+        match acquired {
+            Ok(acquired) => {
+                self.count_passes(true);
                 let waited = clock.now().since(began);
                 self.needs[full].rule.zone.delays.observe(waited);
-                Ok(got)
+                Ok(acquired)
             }
-            Err(SlotError::Away) => self.go_on_without(clock).await,
+            Err(SlotError::Away) => self.take_without_store(clock).await,
             Err(SlotError::Full(which)) => {
                 let need = &self.needs[which];
                 need.rule.zone.store.count_refusal(&need.key);
@@ -281,7 +253,7 @@ impl<'r> StoreClaim<'r> {
         }
     }
 
-    /// Stands in line for one of its places until it can have all of them.
+    /// Waits in the queue of one of its slots until all of them are free.
     async fn wait(
         &self,
         full: usize,
@@ -290,11 +262,11 @@ impl<'r> StoreClaim<'r> {
     ) -> Result<AcquiredSlots, SlotError> {
         let waiter = self.store.join_line(&self.claim, full, queue.size);
         let waiter = waiter.ok_or(SlotError::Full(full))?;
-        let _in_line = QueueGauge::new(&self.needs[full].rule.zone);
+        let _gauge = QueueGauge::new(&self.needs[full].rule.zone);
         let waiting = async {
             let _turn = waiter.turn().await;
             loop {
-                match self.attempt(clock.now()).await {
+                match self.try_take(clock.now()).await {
                     Err(SlotError::Full(which)) if self.needs[which].queue.is_some() => {
                         waiter.pause().await;
                     }
@@ -306,16 +278,16 @@ impl<'r> StoreClaim<'r> {
         waited.unwrap_or(Err(SlotError::Full(full)))
     }
 
-    /// Asks the store once; not where this gateway alone has all places there are.
-    async fn attempt(&self, now: Millis) -> Result<AcquiredSlots, SlotError> {
+    /// Asks the store once; not where this gateway alone holds all slots.
+    async fn try_take(&self, now: Millis) -> Result<AcquiredSlots, SlotError> {
         if self.store.is_away() {
             return Err(SlotError::Away);
         }
         let mut here = SmallVec::new();
         for (which, need) in self.needs.iter().enumerate() {
             let store = &need.rule.zone.store;
-            let place = store.take_uncounted(&need.key, need.rule.limit, now);
-            here.push(place.map_err(|_| SlotError::Full(which))?);
+            let slot = store.take_uncounted(&need.key, need.rule.limit, now);
+            here.push(slot.map_err(|_| SlotError::Full(which))?);
         }
         match self.store.take(&self.claim, now).await {
             Ok(Ok(there)) => Ok(AcquiredSlots { here, there }),
@@ -324,18 +296,18 @@ impl<'r> StoreClaim<'r> {
         }
     }
 
-    /// The store is away.
-    async fn go_on_without(&self, clock: &Clock) -> Result<AcquiredSlots, usize> {
+    /// Takes the slots while the store is away.
+    async fn take_without_store(&self, clock: &Clock) -> Result<AcquiredSlots, usize> {
         let mut here = SmallVec::new();
         for (which, need) in self.needs.iter().enumerate() {
             let (slots, now) = (&need.rule.zone.store, clock.now());
-            let place = match (self.store.on_outage(), need.queue) {
+            let slot = match (self.store.on_outage(), need.queue) {
                 (OnOutage::Allow, _) => slots.take(&need.key, u32::MAX, now),
                 (OnOutage::Local, queue) => {
                     let limit = self.store.part_of_places(need.rule.limit);
                     match queue {
                         Some(queue) => {
-                            let _in_line = QueueGauge::new(&need.rule.zone);
+                            let _gauge = QueueGauge::new(&need.rule.zone);
                             slots.wait(&need.key, limit, queue, now).await
                         }
                         None => slots.take(&need.key, limit, now),
@@ -346,14 +318,14 @@ impl<'r> StoreClaim<'r> {
                     return Err(which);
                 }
             };
-            here.push(place.map_err(|_| which)?);
+            here.push(slot.map_err(|_| which)?);
         }
         let there = self.store.hold_anyway(&self.claim);
         Ok(AcquiredSlots { here, there })
     }
 
-    /// All of its needs are met.
-    fn count(&self, waited: bool) {
+    /// Counts that all of its needs are met.
+    fn count_passes(&self, waited: bool) {
         for need in &self.needs {
             need.rule.zone.store.count_pass(&need.key, waited);
         }

@@ -1,23 +1,13 @@
-//! The header fields that tell a client what it is held to, as
-//! draft-ietf-httpapi-ratelimit-headers-11 writes them.
-//!
-//! What a client whose request was let in is told of its limits: `limit_headers` with `on: all`.
+//! The header fields of limits, in the form of draft-ietf-httpapi-ratelimit-headers-11 or of older practice.
 
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::Limits;
-use super::key::KeyLookup;
-use super::rule::ReqRule;
-use super::shared_rule::{RuleResult, SharedDecision};
 use crate::algorithm::{KeyStatus, LimitSpec};
-use crate::clock::Millis;
 use crate::config::plan::{CostSource, HeaderForm};
-use crate::message::RequestRecord;
 
 /// A zone's name, plain and as a structured-field string.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +24,7 @@ impl ZoneName {
             match letter {
                 '"' | '\\' => quoted.extend(['\\', letter]),
                 ' '..='~' => quoted.push(letter),
-                // Such a string is of printable ASCII and has no way to say more.
+                // Structured fields take printable ASCII only.
                 _ => quoted.push('?'),
             }
         }
@@ -51,11 +41,11 @@ pub(super) fn add_requests(
     policy: &mut String,
     name: &ZoneName,
     spec: &LimitSpec,
-    weight: &CostSource,
+    cost_source: &CostSource,
 ) {
     let quota = spec.quota();
     let window = spec.period().as_millis().div_ceil(1000);
-    let unit = match weight {
+    let unit = match cost_source {
         CostSource::RequestBytes | CostSource::ResponseBytes => ";qu=\"content-bytes\"",
         CostSource::After(_) | CostSource::Before(_) | CostSource::Fixed(_) => "",
     };
@@ -74,7 +64,7 @@ pub(super) fn add_connections(policy: &mut String, name: &ZoneName, limit: u32) 
     );
 }
 
-/// Appends what is left of a policy to a `RateLimit`, and for how long that has to do.
+/// Appends what is left of a policy to a `RateLimit`, and until when.
 pub(super) fn add_state(state: &mut String, name: &ZoneName, left: u64, after: Option<Duration>) {
     separate(state);
     let _written = match after.map(seconds) {
@@ -83,13 +73,13 @@ pub(super) fn add_state(state: &mut String, name: &ZoneName, left: u64, after: O
     };
 }
 
-/// A time as clients are told: whole seconds, rounded up, at least one.
+/// A time in whole seconds, rounded up, at least one.
 pub(super) fn seconds(after: Duration) -> u64 {
     let started = u64::from(after.subsec_nanos() > 0);
     after.as_secs().saturating_add(started).max(1)
 }
 
-/// A field's value; `None` if there is nothing to say.
+/// A field's value; `None` if it is empty.
 pub(super) fn value(text: String) -> Option<HeaderValue> {
     if text.is_empty() {
         return None;
@@ -110,12 +100,12 @@ pub(super) const X_RATELIMIT_REMAINING: HeaderName =
     HeaderName::from_static("x-ratelimit-remaining");
 pub(super) const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// The header fields of a response to a request that was let in.
+/// The header fields of a response to an admitted request: `limit_headers` with `on: all`.
 #[derive(Debug)]
 pub struct AllowedHeaders {
-    form: HeaderForm,
-    policy: Option<Arc<HeaderValue>>,
-    policies: Vec<PolicyBalance>,
+    pub(super) form: HeaderForm,
+    pub(super) policy: Option<Arc<HeaderValue>>,
+    pub(super) balances: Vec<PolicyBalance>,
 }
 
 /// What is left of one policy.
@@ -138,30 +128,35 @@ impl PolicyBalance {
         }
     }
 
-    /// Of a key that stands like this, or that its zone does not know.
-    pub(super) fn of(name: &Arc<ZoneName>, quota: u64, key_status: Option<KeyStatus>) -> Self {
-        let mut left = Self::new(name, quota, quota);
+    /// The balance of a key with this status, or of one that its zone does not know.
+    pub(super) fn of_key(
+        name: &Arc<ZoneName>,
+        spec: &LimitSpec,
+        key_status: Option<KeyStatus>,
+    ) -> Self {
+        let mut balance = Self::new(name, spec.quota(), spec.quota());
         if let Some(key_status) = key_status {
-            left.remaining = key_status.remaining;
-            left.after = Some(match key_status.remaining {
+            balance.remaining = key_status.remaining;
+            let after = match key_status.remaining {
                 0 => key_status.retry_after,
                 _ => key_status.reset_after,
-            })
-            .filter(|after| !after.is_zero());
+            };
+            balance.after = Some(after).filter(|after| !after.is_zero());
         }
-        left
+        balance
     }
 }
 
 impl AllowedHeaders {
-    /// Adds the fields to a response. Those of a backend that limits as well stay: with `ietf` beside weir's, with `legacy` in
-    /// place of weir's where the backend has less left.
+    /// Adds the fields to a response. Those of a backend that limits too stay: with `ietf` beside weir's, with `legacy` in place
+    /// of weir's where less is left at the backend.
     pub fn write(self, headers: &mut HeaderMap) {
         match self.form {
             HeaderForm::Ietf => {
                 let mut state = String::new();
-                for left in &self.policies {
-                    add_state(&mut state, &left.name, left.remaining, left.after);
+                for balance in &self.balances {
+                    let (remaining, after) = (balance.remaining, balance.after);
+                    add_state(&mut state, &balance.name, remaining, after);
                 }
                 let own = [
                     self.policy
@@ -178,147 +173,22 @@ impl AllowedHeaders {
     }
 
     fn write_tightest(&self, headers: &mut HeaderMap) {
-        let Some(left) = self.policies.iter().min_by_key(|left| left.remaining) else {
+        let Some(tightest) = self.balances.iter().min_by_key(|it| it.remaining) else {
             return;
         };
-        let others = headers.get(X_RATELIMIT_REMAINING);
-        let others = others.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-        if others.is_some_and(|remaining| remaining < left.remaining) {
+        let theirs = headers.get(X_RATELIMIT_REMAINING);
+        let theirs = theirs.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        if theirs.is_some_and(|theirs| theirs < tightest.remaining) {
             return;
         }
-        let seconds = left.after.map(seconds);
-        let own: [(HeaderName, Option<u64>); 3] = [
-            (X_RATELIMIT_LIMIT, Some(left.quota)),
-            (X_RATELIMIT_REMAINING, Some(left.remaining)),
-            (X_RATELIMIT_RESET, seconds),
-        ];
-        for (name, number) in own {
-            match (headers.entry(name), number) {
-                (Entry::Occupied(mut field), Some(number)) => {
-                    field.insert(HeaderValue::from(number));
-                }
-                (Entry::Occupied(field), None) => {
-                    field.remove_entry_mult();
-                }
-                (Entry::Vacant(field), Some(number)) => {
-                    field.insert(HeaderValue::from(number));
-                }
-                (Entry::Vacant(_), None) => {}
-            }
-        }
-    }
-}
-
-impl Limits {
-    /// What a request that was let in is told of the `limit_req` of its location; `case` has what stores said of it.
-    pub(super) fn allowance(
-        &self,
-        record: &RequestRecord,
-        now: Millis,
-        case: Option<&SharedDecision>,
-    ) -> Option<Box<AllowedHeaders>> {
-        let mut policies = Vec::new();
-        if !self.requests_voice.dry_run {
-            for (index, rule) in self.requests.iter().enumerate() {
-                policies.extend(match case {
-                    Some(case) => case.left(&self.requests, index, now),
-                    None => rule.left(record, now),
-                });
-            }
-        }
-        Some(Box::new(AllowedHeaders {
-            form: self.tells?,
-            policy: self.policy_of(record),
-            policies,
-        }))
-    }
-
-    /// Adds what is left of the `limit_conn`, for a request that has its places.
-    pub(super) fn add_places(&self, allowance: &mut AllowedHeaders, record: &RequestRecord) {
-        if self.connections_voice.dry_run {
-            return;
-        }
-        for rule in &self.connections {
-            // What other gateways have taken is known to the store alone.
-            if rule.zone.shared.is_none()
-                && let KeyLookup::Key(key) = rule.zone.find(record)
-            {
-                let free = rule.limit.saturating_sub(rule.zone.store.taken(&key));
-                let (name, limit) = (&rule.zone.name, u64::from(rule.limit));
-                let left = PolicyBalance::new(name, limit, u64::from(free));
-                allowance.policies.push(left);
-            }
-        }
-    }
-
-    /// What holds for a request here.
-    pub(super) fn policy_of(&self, record: &RequestRecord) -> Option<Arc<HeaderValue>> {
-        let usual = |rule: &ReqRule| match rule.zone.find(record) {
-            KeyLookup::Key(rule_key) => rule.zone.own(&rule_key).is_none(),
-            KeyLookup::Nothing => false,
-            KeyLookup::Refuse(_) => true,
-        };
-        if !self.overridden || self.requests.iter().all(usual) {
-            return self.policy.clone();
-        }
-        self.policy_by(|rule| match rule.zone.find(record) {
-            KeyLookup::Key(rule_key) => Some(rule.own_terms(&rule_key).unwrap_or(rule.spec)),
-            // A key without a limit, or none at all.
-            KeyLookup::Nothing => None,
-            KeyLookup::Refuse(_) => Some(rule.spec),
-        })
-    }
-
-    /// What is enforced here, by the numbers that each rule has for somebody; `None` where it does not hold.
-    pub(super) fn policy_by(
-        &self,
-        numbers: impl Fn(&ReqRule) -> Option<LimitSpec>,
-    ) -> Option<Arc<HeaderValue>> {
-        let mut text = String::new();
-        if !self.requests_voice.dry_run {
-            for rule in self.requests.iter() {
-                if let Some(spec) = numbers(rule) {
-                    add_requests(&mut text, &rule.zone.name, &spec, &rule.weight);
-                }
-            }
-        }
-        if !self.connections_voice.dry_run {
-            for rule in &self.connections {
-                add_connections(&mut text, &rule.zone.name, rule.limit);
-            }
-        }
-        value(text).map(Arc::new)
-    }
-}
-
-impl ReqRule {
-    fn left(&self, record: &RequestRecord, now: Millis) -> Option<PolicyBalance> {
-        let KeyLookup::Key(rule_key) = self.zone.find(record) else {
-            return None;
-        };
-        Some(self.with_terms(&rule_key, |spec| {
-            let key_status = self.zone.store.key_status(&rule_key.key, now, spec);
-            PolicyBalance::of(&self.zone.name, spec.quota(), key_status)
-        }))
-    }
-}
-
-impl SharedDecision {
-    /// What is left of a rule's policy for a request that was let in.
-    fn left(&self, rules: &[ReqRule], rule: usize, now: Millis) -> Option<PolicyBalance> {
-        let held = self.keys.iter().find(|held| held.rule == rule)?;
-        let (zone, spec) = (&rules[rule].zone, &held.spec);
-        let key_status = || zone.store.key_status(&held.rule_key.key, now, spec);
-        match held.spoken {
-            RuleResult::Nothing | RuleResult::Ruled(_) => None,
-            RuleResult::There(answer) => Some(PolicyBalance::new(
-                &zone.name,
-                spec.quota(),
-                answer.remaining,
-            )),
-            // As far as this gateway knows: what others do with theirs is heard of later.
-            RuleResult::Here(..) | RuleResult::Leased(_) | RuleResult::Waits(..) => {
-                Some(PolicyBalance::of(&zone.name, spec.quota(), key_status()))
+        for (name, number) in [
+            (X_RATELIMIT_LIMIT, Some(tightest.quota)),
+            (X_RATELIMIT_REMAINING, Some(tightest.remaining)),
+            (X_RATELIMIT_RESET, tightest.after.map(seconds)),
+        ] {
+            match number {
+                Some(number) => drop(headers.insert(name, HeaderValue::from(number))),
+                None => drop(headers.remove(name)),
             }
         }
     }
@@ -356,9 +226,9 @@ mod tests {
             Excess::requests(0),
             Delay::Never,
         );
-        for weight in [CostSource::RequestBytes, CostSource::ResponseBytes] {
+        for cost_source in [CostSource::RequestBytes, CostSource::ResponseBytes] {
             let mut text = String::new();
-            add_requests(&mut text, &ZoneName::new("upload"), &spec, &weight);
+            add_requests(&mut text, &ZoneName::new("upload"), &spec, &cost_source);
             assert_eq!(text, "\"upload\";q=1000000;qu=\"content-bytes\";w=60");
         }
     }

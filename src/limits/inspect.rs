@@ -1,263 +1,229 @@
-//! The keys of a zone for those who look in: who is busy, and where one stands.
+//! The limits for those who look in: the busiest keys of a zone, the state of one key, and what the rules would decide on a
+//! request that nobody has made. Replay asks here, too, and is told the verdict of every rule.
 //!
-//! What rules would say of a request that nobody has made: asked, and nothing charged, counted or logged.
-//!
-//! The same decisions for those who only want to know: what every rule said of a request, and under which key.
-//!
-//! Nothing is decided here. What happens on the road is asked of the road's own functions, and told rule by rule.
+//! Nothing is decided here: every decision comes from the functions that decide on requests. What is only explained is not
+//! charged, counted or logged.
 
 use std::time::Duration;
 
 use http::StatusCode;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use super::key::{KeyFault, KeyLookup, KeySource, ParsedKey};
+use super::key::{
+    KeyBytes, KeyFault, KeyLookup, KeySource, ParsedKey, key_prefix, split_network_bucket,
+};
 use super::key_admin::{KeyAction, KeyActionEntry, KeyAdmin};
-use super::log::RefusalReason;
+use super::log::{LimitKind, LimitLogger, RefusalReason, in_requests};
+use super::overrides::OverrideMatch;
 use super::rule::{ConnRule, Decision, ReqRule, RuleObserver};
-use super::verdict::{Admission, LimitKind, Permit};
-use super::zone::{ConnZone, OverrideMatch, ReqZone, parted};
-use super::{Limits, log};
+use super::verdict::{Admission, Permit};
+use super::zone::{ConnZone, ReqZone, RuleKey};
+use super::{Limits, SlotKeys};
 use crate::algorithm::{Delay, Excess, KeyStatus, LimitSpec, Verdict, VerdictKind};
 use crate::clock::Millis;
 use crate::config::plan::ConnQueue;
-use crate::limits;
 use crate::message::RequestRecord;
-use crate::store::{Key, KeyRates, SharedStore, ZoneCounts};
+use crate::store::{Key, KeyRates, TopKey, ZoneCounts};
 
-/// A key and how often it was told what.
+/// A key and its verdicts.
 #[derive(Debug, Clone)]
 pub struct TopKeyRow {
-    /// As people read it.
+    /// The key as text.
     pub key: String,
-    /// Since it is counted.
+    /// Its verdicts since it is counted.
     pub counts: ZoneCounts,
     /// How many requests more there may have been before.
     pub missed: u64,
-    /// How often of late.
+    /// Its verdicts of the last seconds.
     pub pace: KeyRates,
-    /// Requests above its rate, or places taken.
+    /// Requests above its rate, or slots in use.
     pub excess: f64,
     /// What holds for it besides the zone's limits, in a word.
-    pub mark: Option<&'static str>,
+    pub action: Option<&'static str>,
 }
 
-/// Where one key stands.
+/// The state of one key.
 #[derive(Debug, Clone)]
 pub struct KeyState {
-    /// The key, and whether it is among those that are counted one by one.
-    pub counted: TopKeyRow,
-    /// See `counted`.
+    /// The key and its verdicts.
+    pub row: TopKeyRow,
+    /// Whether it is among the keys that are counted one by one.
     pub listed: bool,
     /// Whether the zone remembers it.
     pub known: bool,
-    /// Where it stands.
+    /// Its status.
     pub key_status: KeyStatus,
-    /// Its own rate, where it has one.
+    /// Its own rate, where it has an override.
     pub own: Option<String>,
-    /// For how much longer it has to stay out.
+    /// The rest of its penalty.
     pub penalty: Option<Duration>,
-    /// What operators have put on it.
-    pub marks: Vec<KeyActionEntry>,
+    /// What operators have done to it.
+    pub actions: Vec<KeyActionEntry>,
     /// Whether other gateways count it, too.
     pub shared: bool,
 }
 
+impl TopKeyRow {
+    fn new(
+        key_admin: &KeyAdmin,
+        source: &KeySource,
+        key: &Key,
+        bytes: Option<&[u8]>,
+        counted: Option<&TopKey>,
+        excess: f64,
+        now: Millis,
+    ) -> Self {
+        let bytes = bytes.or_else(|| counted?.name.as_deref());
+        Self {
+            key: source.format(key, bytes),
+            counts: counted.map(|counted| counted.counts).unwrap_or_default(),
+            missed: counted.map_or(0, |counted| counted.missed),
+            pace: counted.map(|counted| counted.rates).unwrap_or_default(),
+            excess,
+            action: key_admin.strongest(key, now),
+        }
+    }
+}
+
 impl ReqZone {
-    /// The keys a text may stand for; none if it is no key of this zone.
+    /// The keys a text may mean; none if it is no key of this zone.
     #[must_use]
-    pub fn read(&self, text: &str) -> Vec<ParsedKey> {
-        self.source.read(text)
+    pub fn parse_key(&self, text: &str) -> Vec<ParsedKey> {
+        self.source.parse(text)
     }
 
-    /// How a key is written.
+    /// A key as text.
     #[must_use]
-    pub fn spell(&self, key: &Key, bytes: Option<&[u8]>) -> String {
-        self.source.spell(key, bytes)
+    pub fn format_key(&self, key: &Key, bytes: Option<&[u8]>) -> String {
+        self.source.format(key, bytes)
     }
 
     /// Its busiest keys, in no order; `burst` is that of a rule.
     #[must_use]
     pub fn busiest(&self, burst: Excess, now: Millis) -> Vec<TopKeyRow> {
         let spec = LimitSpec::new(&self.algorithm, burst, Delay::Never);
-        let found = self.watch.busiest.list(now).into_iter();
-        found
-            .map(|busy| {
-                let key_status = self.store.key_status(&busy.key, now, &spec);
-                let penalty = || self.penalty(&busy.key, now).map(|_| "penalty");
-                TopKeyRow {
-                    key: self.spell(&busy.key, busy.name.as_deref()),
-                    counts: busy.counts,
-                    missed: busy.missed,
-                    pace: busy.rates,
-                    excess: key_status.map_or(0.0, |it| log::requests(it.excess)),
-                    mark: self.watch.mark(&busy.key, now).or_else(penalty),
-                }
-            })
-            .collect()
+        let busiest = self.key_admin.busiest.list(now);
+        let rows = busiest.iter().map(|top| {
+            let key_status = self.store.key_status(&top.key, now, &spec);
+            let excess = key_status.map_or(0.0, |it| in_requests(it.excess));
+            let (admin, source) = (&self.key_admin, &self.source);
+            let mut row = TopKeyRow::new(admin, source, &top.key, None, Some(top), excess, now);
+            let penalty = || self.penalty(&top.key, now).map(|_| "penalty");
+            row.action = row.action.or_else(penalty);
+            row
+        });
+        rows.collect()
     }
 
-    /// Where a key stands that a text stands for; `burst` is that of a rule.
+    /// The state of the key that a text means; `burst` is that of a rule.
     #[must_use]
     pub fn inspect(&self, text: &str, burst: Excess, now: Millis) -> Option<KeyState> {
-        let readings = self.read(text);
+        let parsed = self.source.parse(text);
         let spec = LimitSpec::new(&self.algorithm, burst, Delay::Never);
         let is_known = |key: &Key| self.store.key_status(key, now, &spec).is_some();
-        let known = readings.iter().find(|it| is_known(&it.key));
-        let ParsedKey { key, bytes } = known.or_else(|| readings.first())?;
-        let (spec, own) = self.terms_of(bytes.as_deref(), spec);
+        let known = parsed.iter().find(|it| is_known(&it.key));
+        let ParsedKey { key, bytes } = known.or_else(|| parsed.first())?;
+        let bytes = bytes.as_deref();
+        let (spec, own) = self.override_of(bytes, spec);
         let key_status = self.store.key_status(key, now, &spec);
-        let found = self.watch.busiest.find(key, now);
-        let name = found.as_ref().and_then(|busy| busy.name.as_deref());
+        let counted = self.key_admin.busiest.find(key, now);
+        let excess = key_status.map_or(0.0, |it| in_requests(it.excess));
+        let (admin, source) = (&self.key_admin, &self.source);
         Some(KeyState {
-            counted: TopKeyRow {
-                key: self.spell(key, bytes.as_deref().or(name)),
-                counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
-                missed: found.as_ref().map_or(0, |busy| busy.missed),
-                pace: found.as_ref().map(|busy| busy.rates).unwrap_or_default(),
-                excess: key_status.map_or(0.0, |it| log::requests(it.excess)),
-                mark: self.watch.mark(key, now),
-            },
-            listed: found.is_some(),
+            row: TopKeyRow::new(admin, source, key, bytes, counted.as_ref(), excess, now),
+            listed: counted.is_some(),
             known: key_status.is_some(),
             key_status: key_status.unwrap_or_else(|| untouched(spec.quota())),
             own,
             penalty: self.penalty(key, now),
-            marks: self.watch.marks_on(key, now),
+            actions: self.key_admin.actions_on(key, now),
             shared: self.shared.is_some(),
         })
-    }
-
-    /// Forgets a key and its penalty here; whether there was something to forget.
-    pub fn forget(&self, key: &Key) -> bool {
-        let penalties = self.penalties.as_ref();
-        let punished = penalties.is_some_and(|penalties| penalties.forget(key));
-        self.watch.busiest.forget(key);
-        if let Some(leases) = &self.leases {
-            leases.forget_key(key);
-        }
-        self.store.forget(key) || punished
-    }
-
-    /// How many penalties were not given for want of room, where its rules give some.
-    #[must_use]
-    pub fn penalties_dropped(&self) -> Option<u64> {
-        let penalties = self.penalties.as_ref()?;
-        Some(penalties.dropped())
-    }
-
-    /// Where it counts together with other gateways.
-    #[must_use]
-    pub fn shared(&self) -> Option<&SharedStore> {
-        self.shared.as_deref()
     }
 
     fn penalty(&self, key: &Key, now: Millis) -> Option<Duration> {
         self.penalties.as_ref()?.remaining(key, now)
     }
 
-    /// What a key of these bytes is held to, and its own rate in words.
-    fn terms_of(&self, bytes: Option<&[u8]>, spec: LimitSpec) -> (LimitSpec, Option<String>) {
+    /// The numbers that hold for a key of these bytes, and its own rate in words.
+    fn override_of(&self, bytes: Option<&[u8]>, spec: LimitSpec) -> (LimitSpec, Option<String>) {
         let Some(bytes) = bytes.filter(|_| !self.overrides.is_empty()) else {
             return (spec, None);
         };
-        let held = match parted(bytes) {
-            Some((network, _)) => self.overrides.of(&network),
+        let matching = match split_network_bucket(bytes) {
+            Some((network, _)) => self.overrides.of_network(&network),
             None => {
                 let address = self.source.address(bytes);
                 let text = address.is_none().then_some(bytes);
                 self.overrides.find(text, address)
             }
         };
-        match held {
-            OverrideMatch::Own(index) => match self.overrides.own(index) {
-                Some(own) => {
-                    let burst = own.burst.unwrap_or_default();
-                    let spec = LimitSpec::new(&own.algorithm, burst, Delay::Never);
-                    (spec, Some(own.algorithm.to_string()))
-                }
-                None => (spec, None),
-            },
-            OverrideMatch::Same => (spec, None),
-            OverrideMatch::Unlimited(_) => (spec, Some("unlimited".to_owned())),
+        match (
+            matching,
+            matching
+                .index()
+                .and_then(|index| self.overrides.limits(index)),
+        ) {
+            (OverrideMatch::Unlimited(_), _) => (spec, Some("unlimited".to_owned())),
+            (_, Some(own)) => {
+                let burst = own.burst.unwrap_or_default();
+                let spec = LimitSpec::new(&own.algorithm, burst, Delay::Never);
+                (spec, Some(own.algorithm.to_string()))
+            }
+            (_, None) => (spec, None),
         }
     }
 }
 
 impl ConnZone {
-    /// The keys a text may stand for; none if it is no key of this zone.
+    /// The keys a text may mean; none if it is no key of this zone.
     #[must_use]
-    pub fn read(&self, text: &str) -> Vec<ParsedKey> {
-        self.source.read(text)
+    pub fn parse_key(&self, text: &str) -> Vec<ParsedKey> {
+        self.source.parse(text)
     }
 
-    /// How a key is written.
+    /// A key as text.
     #[must_use]
-    pub fn spell(&self, key: &Key, bytes: Option<&[u8]>) -> String {
-        self.source.spell(key, bytes)
+    pub fn format_key(&self, key: &Key, bytes: Option<&[u8]>) -> String {
+        self.source.format(key, bytes)
     }
 
     /// Its busiest keys, in no order.
     #[must_use]
     pub fn busiest(&self, now: Millis) -> Vec<TopKeyRow> {
-        let found = self.watch.busiest.list(now).into_iter();
-        found
-            .map(|busy| TopKeyRow {
-                key: self.spell(&busy.key, busy.name.as_deref()),
-                counts: busy.counts,
-                missed: busy.missed,
-                pace: busy.rates,
-                excess: self.store.taken(&busy.key).into(),
-                mark: self.watch.mark(&busy.key, now),
-            })
-            .collect()
+        let busiest = self.key_admin.busiest.list(now);
+        let rows = busiest.iter().map(|top| {
+            let taken = self.store.taken(&top.key).into();
+            let (admin, source) = (&self.key_admin, &self.source);
+            TopKeyRow::new(admin, source, &top.key, None, Some(top), taken, now)
+        });
+        rows.collect()
     }
 
-    /// Where a key stands that a text stands for, where it may have `limit` places.
+    /// The state of the key that a text means, where it may have `limit` slots.
     #[must_use]
     pub fn inspect(&self, text: &str, limit: u32, now: Millis) -> Option<KeyState> {
-        let readings = self.read(text);
-        let known = readings.iter().find(|it| self.store.taken(&it.key) > 0);
-        let ParsedKey { key, bytes } = known.or_else(|| readings.first())?;
-        let taken = self.store.taken(key);
-        let found = self.watch.busiest.find(key, now);
-        let name = found.as_ref().and_then(|busy| busy.name.as_deref());
+        let parsed = self.source.parse(text);
+        let known = parsed.iter().find(|it| self.store.taken(&it.key) > 0);
+        let ParsedKey { key, bytes } = known.or_else(|| parsed.first())?;
+        let (taken, bytes) = (self.store.taken(key), bytes.as_deref());
+        let counted = self.key_admin.busiest.find(key, now);
+        let (admin, source, excess) = (&self.key_admin, &self.source, taken.into());
         Some(KeyState {
-            counted: TopKeyRow {
-                key: self.spell(key, bytes.as_deref().or(name)),
-                counts: found.as_ref().map(|busy| busy.counts).unwrap_or_default(),
-                missed: found.as_ref().map_or(0, |busy| busy.missed),
-                pace: found.as_ref().map(|busy| busy.rates).unwrap_or_default(),
-                excess: taken.into(),
-                mark: self.watch.mark(key, now),
-            },
-            listed: found.is_some(),
+            row: TopKeyRow::new(admin, source, key, bytes, counted.as_ref(), excess, now),
+            listed: counted.is_some(),
             known: taken > 0,
-            key_status: KeyStatus {
-                remaining: limit.saturating_sub(taken).into(),
-                excess: Excess::requests(taken),
-                ..untouched(limit.into())
-            },
+            key_status: slot_status(taken, limit),
             own: None,
             penalty: None,
-            marks: self.watch.marks_on(key, now),
+            actions: self.key_admin.actions_on(key, now),
             shared: self.shared.is_some(),
         })
     }
 }
 
-impl KeyAdmin {
-    /// The strongest mark on a key, in a word.
-    fn mark(&self, key: &Key, now: Millis) -> Option<&'static str> {
-        let marks = self.marks_on(key, now);
-        let block = marks.iter().find(|marked| marked.mark == KeyAction::Block);
-        let strongest = block.or_else(|| marks.first());
-        strongest.map(|marked| marked.mark.as_str())
-    }
-}
-
-/// Where a key stands of which nothing is known.
-pub(super) fn untouched(limit: u64) -> KeyStatus {
+/// The status of a key that its zone does not know.
+fn untouched(limit: u64) -> KeyStatus {
     KeyStatus {
         excess: Excess(0),
         limit,
@@ -267,10 +233,19 @@ pub(super) fn untouched(limit: u64) -> KeyStatus {
     }
 }
 
-/// What one rule would say, and why.
+/// The status of a key with so many slots in use.
+fn slot_status(taken: u32, limit: u32) -> KeyStatus {
+    KeyStatus {
+        remaining: limit.saturating_sub(taken).into(),
+        excess: Excess::requests(taken),
+        ..untouched(limit.into())
+    }
+}
+
+/// What one rule would decide on a request, and why.
 #[derive(Debug, Clone)]
 pub struct RuleExplanation {
-    /// What it limits.
+    /// The kind of limit.
     pub kind: LimitKind,
     /// Its zone.
     pub zone: Box<str>,
@@ -278,22 +253,22 @@ pub struct RuleExplanation {
     pub key: Option<String>,
     /// The entry of `overrides` that applies.
     pub overridden_by: Option<String>,
-    /// What a key is held to.
+    /// The rate of the key.
     pub rate: Option<String>,
     /// The burst of a `limit_req`.
     pub burst: Option<f64>,
     /// The limit of a `limit_conn`.
     pub limit: Option<u32>,
-    /// It is only tried out.
+    /// Whether it is a dry run.
     pub dry_run: bool,
-    /// Where the key stands before this request.
+    /// The status of the key before this request.
     pub key_status: Option<KeyStatus>,
     /// Its verdict.
     pub verdict: VerdictKind,
-    /// When it would be let in, where it is not.
+    /// When the request would be admitted, where it is not.
     pub retry_after: Option<Duration>,
-    /// What a refusal is answered with.
-    pub status: StatusCode,
+    /// The status of a refusal.
+    pub status: Option<StatusCode>,
     /// Why.
     pub reason: String,
     /// Whether this is asked before the limits themselves: a block, a penalty.
@@ -304,9 +279,9 @@ pub struct RuleExplanation {
 struct Evaluation {
     verdict: VerdictKind,
     retry_after: Option<Duration>,
+    status: Option<StatusCode>,
     reason: String,
     is_first: bool,
-    own_status: Option<StatusCode>,
 }
 
 impl Evaluation {
@@ -314,140 +289,253 @@ impl Evaluation {
         Self {
             verdict: VerdictKind::Pass,
             retry_after: None,
+            status: None,
             reason: reason.into(),
             is_first: false,
-            own_status: None,
         }
     }
 
-    /// The status of a refusal, where the limit's own is `status`.
-    fn status(&self, status: StatusCode) -> StatusCode {
-        self.own_status.unwrap_or(status)
+    fn delay(wait: Duration, reason: String) -> Self {
+        Self {
+            verdict: VerdictKind::Delay(wait),
+            ..Self::pass(reason)
+        }
     }
 
-    fn refuse(why: &RefusalReason, retry_after: Option<Duration>) -> Self {
+    /// A refusal; `status` is the rule's own.
+    fn refuse(
+        reason: &RefusalReason<'_>,
+        status: StatusCode,
+        retry_after: Option<Duration>,
+    ) -> Self {
         Self {
             verdict: VerdictKind::Refuse,
             retry_after,
-            reason: why.to_string(),
-            is_first: matches!(why, RefusalReason::Block(_) | RefusalReason::Penalty(_)),
-            own_status: match why {
-                RefusalReason::NoKey(KeyFault::Ambiguous) => Some(StatusCode::BAD_REQUEST),
-                RefusalReason::NoKey(KeyFault::Empty(own)) => *own,
-                _ => None,
-            },
+            status: Some(reason.status(status)),
+            reason: reason.to_string(),
+            is_first: matches!(
+                reason,
+                RefusalReason::Block { .. } | RefusalReason::Penalty(_)
+            ),
         }
+    }
+
+    /// The same with what does not depend on the verdict.
+    fn explain(
+        self,
+        logger: LimitLogger,
+        zone: &str,
+        key: Option<String>,
+        key_status: Option<KeyStatus>,
+    ) -> RuleExplanation {
+        RuleExplanation {
+            kind: logger.kind,
+            zone: zone.into(),
+            key,
+            overridden_by: None,
+            rate: None,
+            burst: None,
+            limit: None,
+            dry_run: logger.dry_run,
+            key_status,
+            verdict: self.verdict,
+            retry_after: self.retry_after,
+            status: self.status,
+            reason: self.reason,
+            is_first: self.is_first,
+        }
+    }
+
+    /// What operators have done to one of these keys, if they have.
+    fn by_operator(
+        key_admin: &KeyAdmin,
+        keys: &[Key],
+        status: StatusCode,
+        now: Millis,
+    ) -> Option<Self> {
+        if let Some((left, reason)) = keys.iter().find_map(|key| key_admin.block(key, now)) {
+            let reason = RefusalReason::Block {
+                left,
+                reason: reason.as_deref(),
+            };
+            return Some(Self::refuse(&reason, status, Some(left)));
+        }
+        let action = keys.iter().find_map(|key| key_admin.exemption(key, now))?;
+        Some(Self::pass(match action {
+            KeyAction::Grant(left) => format!("granted by operator: {left} requests are left"),
+            KeyAction::Block | KeyAction::Exempt => "exempt by operator".to_owned(),
+        }))
     }
 }
 
 impl Limits {
-    /// What every rule would say of a request that comes now: the `limit_req`, then the `limit_conn`.
+    /// What every rule would decide on a request that comes now: the `limit_req`, then the `limit_conn`.
     #[must_use]
     pub fn explain(&self, record: &RequestRecord, now: Millis) -> Vec<RuleExplanation> {
-        let requests = self.requests.iter().map(|rule| {
-            let (key, word) = rule.word(record, now);
-            let zone = &rule.zone;
-            let own = match zone.find(record) {
-                KeyLookup::Key(rule_key) => zone.own(&rule_key),
-                KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
-            };
-            RuleExplanation {
-                kind: LimitKind::Requests,
-                zone: (*zone.name.plain).into(),
-                overridden_by: zone.override_name(record),
-                rate: Some(own.map_or(zone.algorithm, |own| own.algorithm).to_string()),
-                burst: Some(log::requests(
-                    own.and_then(|own| own.burst).unwrap_or(rule.burst),
-                )),
-                limit: None,
-                dry_run: self.requests_voice.dry_run,
-                key_status: key.map(|key| rule.key_status(&key, record, now)),
-                key: key.map(|key| zone.source.spell(&key, Some(&zone.key_name(record)))),
-                status: word.status(rule.action.status.unwrap_or(self.requests_status)),
-                verdict: word.verdict,
-                retry_after: word.retry_after,
-                reason: word.reason,
-                is_first: word.is_first,
-            }
-        });
-        let connections = self.connections.iter().map(|rule| {
-            let (key, word) = rule.word(record, now);
-            let zone = &rule.zone;
-            let taken = key.map(|key| zone.store.taken(&key));
-            RuleExplanation {
-                kind: LimitKind::Connections,
-                zone: (*zone.name.plain).into(),
-                overridden_by: None,
-                rate: None,
-                burst: None,
-                limit: Some(rule.limit),
-                dry_run: self.connections_voice.dry_run,
-                key_status: taken.map(|taken| KeyStatus {
-                    remaining: rule.limit.saturating_sub(taken).into(),
-                    excess: Excess::requests(taken),
-                    ..untouched(rule.limit.into())
-                }),
-                key: key.map(|key| spelled(&zone.source, &key, record)),
-                status: word.status(rule.action.status.unwrap_or(self.connections_status)),
-                verdict: word.verdict,
-                retry_after: word.retry_after,
-                reason: word.reason,
-                is_first: word.is_first,
-            }
-        });
+        let requests = self.requests.iter();
+        let requests = requests.map(|rule| rule.explain(self.request_logger, record, now));
+        let connections = self.connections.iter();
+        let connections = connections.map(|rule| rule.explain(self.connection_logger, record, now));
         requests.chain(connections).collect()
+    }
+
+    /// As [`Limits::ask_requests`], and tells the verdict of each rule that had one: the request, the rule's index, the
+    /// request's key there, and the verdict. Of a refused request, only the rule that refused it had one.
+    pub fn ask_requests_with_observer(
+        &self,
+        record: &mut RequestRecord,
+        now: Millis,
+        mut observe: impl FnMut(&RequestRecord, usize, &[u8], VerdictKind),
+    ) -> Admission {
+        let mut recorder = VerdictRecorder::default();
+        let keys = self.requests.find_keys(record);
+        let decision = self.requests.decide(&keys, record, now, &mut recorder);
+        if let Decision::Refuse(refused) = &decision {
+            recorder.0 = smallvec![(refused.rule, VerdictKind::Refuse)];
+        }
+        for (rule, verdict) in recorder.0 {
+            let bytes = match &keys[rule] {
+                KeyLookup::Key(_) => self.requests[rule].zone.key_bytes(record),
+                KeyLookup::Nothing | KeyLookup::Refuse(_) => KeyBytes::new(),
+            };
+            observe(record, rule, &bytes, verdict);
+        }
+        self.apply(decision, &keys, record, now)
+    }
+
+    /// Whether a request's key has an override in the zone of a `limit_req`.
+    #[must_use]
+    pub fn has_override(&self, rule: usize, record: &RequestRecord) -> bool {
+        let lookup = self.requests[rule].zone.find(record);
+        matches!(lookup, KeyLookup::Key(RuleKey { own: Some(_), .. }))
+    }
+
+    /// A request's key for people, in the zone of a `limit_req`.
+    #[must_use]
+    pub fn request_label(&self, rule: usize, record: &RequestRecord) -> String {
+        self.requests[rule].zone.label(record)
+    }
+
+    /// The keys of a request in the zones of the `limit_conn`.
+    #[must_use]
+    pub fn slot_keys(&self, record: &RequestRecord) -> SlotKeys {
+        SlotKeys::find(&self.connections, record)
+    }
+
+    /// The bytes of a request's key in the zone of a `limit_conn`, and the key for people.
+    #[must_use]
+    pub fn slot_key(&self, rule: usize, record: &RequestRecord) -> (Vec<u8>, String) {
+        let source = &self.connections[rule].zone.source;
+        (source.bytes(record).to_vec(), source.label(record))
+    }
+
+    /// Takes the slot a request needs in the zone of one `limit_conn`, if there is one, into its permit.
+    pub fn take_slot(
+        &self,
+        rule: usize,
+        keys: &SlotKeys,
+        now: Millis,
+        permit: &mut Permit,
+    ) -> SlotOutcome {
+        let ConnRule {
+            zone, limit, queue, ..
+        } = &self.connections[rule];
+        let taken = match &keys.0[rule] {
+            KeyLookup::Key(key) => zone.store.take(key, *limit, now).map_err(|_| *queue),
+            KeyLookup::Nothing => return SlotOutcome::NotNeeded,
+            KeyLookup::Refuse(_) => Err(None),
+        };
+        match (taken, self.connection_logger.dry_run) {
+            (Ok(slot), _) => {
+                permit.slots.push(slot);
+                SlotOutcome::Taken
+            }
+            (Err(_), true) => SlotOutcome::DryRun,
+            (Err(Some(queue)), false) => SlotOutcome::Queue(queue),
+            (Err(None), false) => SlotOutcome::Refused,
+        }
     }
 }
 
 impl ReqRule {
-    /// The key of a request, and what is said of it.
-    fn word(&self, record: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
+    fn explain(&self, logger: LimitLogger, record: &RequestRecord, now: Millis) -> RuleExplanation {
         let zone = &self.zone;
-        let found = zone.find(record);
-        let keys = zone.marked_keys(record);
-        // That of the bucket, where it is one apart.
-        let Some(key) = keys.last().copied() else {
-            let unlimited = zone.override_name(record).is_some();
-            return (None, keyless(&found, unlimited));
+        let lookup = zone.find(record);
+        // The key of the bucket, where that is another one.
+        let keys = zone.admin_keys(record);
+        let evaluation = self.evaluate(&lookup, &keys, record, now);
+        let (own, spec) = match &lookup {
+            KeyLookup::Key(rule_key) => {
+                let spec = self.override_spec(rule_key);
+                (zone.override_limits(rule_key), spec.unwrap_or(self.spec))
+            }
+            KeyLookup::Nothing | KeyLookup::Refuse(_) => (None, self.spec),
         };
-        if let Some((left, reason)) = keys.iter().find_map(|key| zone.watch.block(key, now)) {
-            return (
-                Some(key),
-                Evaluation::refuse(&RefusalReason::Block(reason), Some(left)),
-            );
+        let key = keys.last();
+        let text = key.map(|key| {
+            let prefix = key_prefix(&zone.key_bytes(record));
+            zone.source.format(key, Some(&prefix))
+        });
+        let key_status = key.map(|key| {
+            let key_status = zone.store.key_status(key, now, &spec);
+            key_status.unwrap_or_else(|| untouched(spec.quota()))
+        });
+        let burst = own.and_then(|own| own.burst).unwrap_or(self.burst);
+        RuleExplanation {
+            overridden_by: zone.override_name(record),
+            rate: Some(own.map_or(zone.algorithm, |own| own.algorithm).to_string()),
+            burst: Some(in_requests(burst)),
+            ..evaluation.explain(logger, &zone.name.plain, text, key_status)
         }
-        if let Some(mark) = keys.iter().find_map(|key| zone.watch.freedom(key, now)) {
-            return (Some(key), free(mark));
+    }
+
+    fn evaluate(
+        &self,
+        lookup: &KeyLookup<RuleKey>,
+        keys: &[Key],
+        record: &RequestRecord,
+        now: Millis,
+    ) -> Evaluation {
+        let (zone, status) = (&self.zone, self.status);
+        let refuse = |reason, retry_after| Evaluation::refuse(&reason, status, retry_after);
+        let no_key = |fault| refuse(RefusalReason::NoKey(fault), None);
+        if !keys.is_empty()
+            && let Some(evaluation) = Evaluation::by_operator(&zone.key_admin, keys, status, now)
+        {
+            return evaluation;
         }
-        let KeyLookup::Key(rule_key) = found else {
-            return (Some(key), Evaluation::pass("unlimited by `overrides`"));
+        let rule_key = match lookup {
+            KeyLookup::Key(rule_key) => rule_key,
+            KeyLookup::Refuse(fault) if keys.is_empty() => return no_key(*fault),
+            _ if !keys.is_empty() || zone.override_name(record).is_some() => {
+                return Evaluation::pass("unlimited by `overrides`");
+            }
+            _ => return Evaluation::pass(NOT_LIMITED),
         };
-        if self.is_ambiguous(record) {
-            return (Some(key), keyless(&AMBIGUOUS, false));
+        if self.has_ambiguous_cost(record) {
+            return no_key(KeyFault::Ambiguous);
         }
-        let punishes = self.action.penalty.is_some();
-        let penalties = zone.penalties.as_ref().filter(|_| punishes);
-        if let Some(left) = penalties.and_then(|it| it.remaining(&key, now)) {
-            return (
-                Some(key),
-                Evaluation::refuse(&RefusalReason::Penalty(left), Some(left)),
-            );
+        let key = &rule_key.key;
+        if let Some(left) = self.penalties().and_then(|it| it.remaining(key, now)) {
+            return refuse(RefusalReason::Penalty(left), Some(left));
         }
         let cost = self.cost(record);
-        let outcome = self.waits(&rule_key, now, cost).unwrap_or_else(|| {
-            self.with_terms(&rule_key, |spec| zone.store.peek(&key, now, cost, spec))
-        });
-        let own = zone.own(&rule_key).and_then(|own| own.burst);
+        let verdict = self
+            .wait_over_burst(rule_key, now, cost)
+            .unwrap_or_else(|| {
+                self.with_spec(rule_key, |spec| zone.store.peek(key, now, cost, spec))
+            });
+        let own = zone.override_limits(rule_key).and_then(|own| own.burst);
         let burst = own.unwrap_or(self.burst);
         let over = |excess| {
-            let (excess, burst) = (log::requests(excess), log::requests(burst));
+            let (excess, burst) = (in_requests(excess), in_requests(burst));
             format!("excess {excess:.3} of a burst of {burst}")
         };
-        let word = match outcome {
-            Verdict::Delay { excess, wait } => Evaluation {
-                verdict: VerdictKind::Delay(wait),
-                ..Evaluation::pass(format!("it waits for its turn: {}", over(excess)))
-            },
+        match verdict {
+            Verdict::Delay { excess, wait } => {
+                let reason = format!("it waits for its turn: {}", over(excess));
+                Evaluation::delay(wait, reason)
+            }
             Verdict::Pass { excess: Excess(0) } => Evaluation::pass("within the rate"),
             Verdict::Pass { excess } => {
                 Evaluation::pass(format!("within the burst: {}", over(excess)))
@@ -455,216 +543,81 @@ impl ReqRule {
             Verdict::Refuse {
                 excess,
                 retry_after,
-            } => Evaluation::refuse(&RefusalReason::Rate { excess, burst }, retry_after),
-        };
-        (Some(key), word)
-    }
-
-    fn key_status(&self, key: &Key, record: &RequestRecord, now: Millis) -> KeyStatus {
-        let key_status = |spec: &_| {
-            let known = self.zone.store.key_status(key, now, spec);
-            known.unwrap_or_else(|| untouched(spec.quota()))
-        };
-        match self.zone.find(record) {
-            KeyLookup::Key(rule_key) => self.with_terms(&rule_key, key_status),
-            KeyLookup::Nothing | KeyLookup::Refuse(_) => key_status(&self.spec),
+            } => refuse(RefusalReason::Rate { excess, burst }, retry_after),
         }
     }
 }
 
 impl ConnRule {
-    /// The key of a request, and what is said of it.
-    fn word(&self, record: &RequestRecord, now: Millis) -> (Option<Key>, Evaluation) {
-        let zone = &self.zone;
-        let Some(key) = limits::key(&zone.source, record) else {
-            return (None, keyless(&zone.find(record), false));
-        };
-        if let Some((left, reason)) = zone.watch.block(&key, now) {
-            return (
-                Some(key),
-                Evaluation::refuse(&RefusalReason::Block(reason), Some(left)),
-            );
-        }
-        if let Some(mark) = zone.watch.freedom(&key, now) {
-            return (Some(key), free(mark));
-        }
-        let (taken, limit) = (zone.store.taken(&key), self.limit);
-        let word = match &self.queue {
-            _ if taken < limit => Evaluation::pass(format!("{taken} of {limit} places are taken")),
-            Some(queue) => Evaluation {
-                verdict: VerdictKind::Delay(Duration::ZERO),
-                ..Evaluation::pass(format!(
-                    "all {limit} places are taken: it waits in line for one, up to {:?}",
-                    queue.timeout
-                ))
+    fn explain(&self, logger: LimitLogger, record: &RequestRecord, now: Millis) -> RuleExplanation {
+        let (zone, limit) = (&self.zone, self.limit);
+        let key = zone.source.key(record);
+        let evaluation = match &key {
+            Some(key) => self.evaluate(key, now),
+            None => match zone.find(record) {
+                KeyLookup::Refuse(fault) => {
+                    Evaluation::refuse(&RefusalReason::NoKey(fault), self.status, None)
+                }
+                KeyLookup::Key(_) | KeyLookup::Nothing => Evaluation::pass(NOT_LIMITED),
             },
-            None => Evaluation::refuse(&RefusalReason::Connections(limit.into()), None),
         };
-        (Some(key), word)
+        let text = key.map(|key| {
+            let prefix = key_prefix(&zone.source.bytes(record));
+            zone.source.format(&key, Some(&prefix))
+        });
+        let key_status = key.map(|key| slot_status(zone.store.taken(&key), limit));
+        RuleExplanation {
+            limit: Some(limit),
+            ..evaluation.explain(logger, &zone.name.plain, text, key_status)
+        }
+    }
+
+    fn evaluate(&self, key: &Key, now: Millis) -> Evaluation {
+        let (zone, limit, status) = (&self.zone, self.limit, self.status);
+        let keys = std::slice::from_ref(key);
+        if let Some(evaluation) = Evaluation::by_operator(&zone.key_admin, keys, status, now) {
+            return evaluation;
+        }
+        let taken = zone.store.taken(key);
+        match &self.queue {
+            _ if taken < limit => Evaluation::pass(format!("{taken} of {limit} places are taken")),
+            Some(queue) => {
+                let timeout = queue.timeout;
+                let reason = format!(
+                    "all {limit} places are taken: it waits in line for one, up to {timeout:?}"
+                );
+                Evaluation::delay(Duration::ZERO, reason)
+            }
+            None => Evaluation::refuse(&RefusalReason::Connections { limit }, status, None),
+        }
     }
 }
 
-fn keyless<T>(found: &KeyLookup<T>, unlimited: bool) -> Evaluation {
-    match found {
-        KeyLookup::Refuse(fault) => Evaluation::refuse(&RefusalReason::NoKey(*fault), None),
-        KeyLookup::Key(_) | KeyLookup::Nothing if unlimited => {
-            Evaluation::pass("unlimited by `overrides`")
-        }
-        KeyLookup::Key(_) | KeyLookup::Nothing => {
-            Evaluation::pass("it has no key here, and is not limited")
-        }
-    }
-}
+/// The reason of a request without a key in a zone that does not want one.
+const NOT_LIMITED: &str = "it has no key here, and is not limited";
 
-/// What is said of a request that gives its cost more than once.
-const AMBIGUOUS: KeyLookup<Key> = KeyLookup::Refuse(KeyFault::Ambiguous);
-
-fn free(mark: KeyAction) -> Evaluation {
-    Evaluation::pass(match mark {
-        KeyAction::Grant(left) => format!("granted by operator: {left} requests are left"),
-        KeyAction::Block | KeyAction::Exempt => "exempt by operator".to_owned(),
-    })
-}
-
-fn spelled(source: &KeySource, key: &Key, record: &RequestRecord) -> String {
-    source.spell(key, Some(&log::bytes(source, record)))
-}
-
-/// The places a request needs in `limit_conn` zones, to be taken when its time has come.
-#[derive(Debug, Default)]
-pub struct SlotKeys {
-    keys: SmallVec<[Option<Key>; 2]>,
-    /// The rule that turns it away because it has no key.
-    keyless: Option<usize>,
-}
-
-/// What came of wanting a place.
+/// The result of taking a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotOutcome {
-    /// There was none, which changes nothing in a dry run.
+    /// None was free, which changes nothing in a dry run.
     DryRun,
-    /// There was none; one may wait for it in this line, if there is room in it.
-    Line(ConnQueue),
-    /// There was none.
-    No,
     /// None is needed.
     NotNeeded,
-    /// It is held.
-    Yes,
+    /// None was free; the request may wait in this queue, if there is room in it.
+    Queue(ConnQueue),
+    /// None was free.
+    Refused,
+    /// It is in the permit.
+    Taken,
 }
 
-impl Limits {
-    /// As [`Limits::ask_requests`], and tells what each rule said that had a say: the request, the rule's
-    /// index, the request's key there, and its word. Of a request that is refused, only the rule that refused it had one.
-    pub fn ask_requests_aloud(
-        &self,
-        record: &mut RequestRecord,
-        now: Millis,
-        mut tell: impl FnMut(&RequestRecord, usize, &[u8], VerdictKind),
-    ) -> Admission {
-        let mut heard = VerdictRecorder::default();
-        let decision = self.requests.decide(record, now, &mut heard);
-        match &decision {
-            Decision::NoKey { rule, .. } => tell(record, *rule, b"", VerdictKind::Refuse),
-            Decision::NotLimited => {}
-            Decision::Delay { .. } | Decision::Pass => {
-                for (rule, said) in heard.0 {
-                    self.requests[rule]
-                        .zone
-                        .with_key(record, |key| tell(record, rule, key, said));
-                }
-            }
-            Decision::Penalize { rule, .. } | Decision::Refuse { rule, .. } => {
-                let zone = &self.requests[*rule].zone;
-                zone.with_key(record, |key| tell(record, *rule, key, VerdictKind::Refuse));
-            }
-        }
-        self.pronounce(decision, record, now)
-    }
-
-    /// Whether a request's key has numbers of its own in the zone of a `limit_req`.
-    #[must_use]
-    pub fn has_own_numbers(&self, rule: usize, record: &RequestRecord) -> bool {
-        let zone = &self.requests[rule].zone;
-        match zone.find(record) {
-            KeyLookup::Key(rule_key) => zone.own(&rule_key).is_some(),
-            KeyLookup::Nothing | KeyLookup::Refuse(_) => false,
-        }
-    }
-
-    /// What the key of a request looks like to people, in the zone of a `limit_req`.
-    #[must_use]
-    pub fn requests_label(&self, rule: usize, record: &RequestRecord) -> String {
-        self.requests[rule].zone.label(record)
-    }
-
-    /// The same in the zone of a `limit_conn`.
-    #[must_use]
-    pub fn connections_label(&self, rule: usize, record: &RequestRecord) -> String {
-        self.connections[rule].zone.label(record)
-    }
-
-    /// The key of a request in the zone of a `limit_conn`.
-    pub fn with_connections_key(
-        &self,
-        rule: usize,
-        record: &RequestRecord,
-        act: impl FnOnce(&[u8]),
-    ) {
-        self.connections[rule].zone.with_key(record, act);
-    }
-
-    /// Which places a request needs.
-    #[must_use]
-    pub fn places(&self, record: &RequestRecord) -> SlotKeys {
-        let mut places = SlotKeys::default();
-        for (index, rule) in self.connections.iter().enumerate() {
-            places.keys.push(match rule.zone.find(record) {
-                KeyLookup::Key(key) => Some(key),
-                KeyLookup::Nothing => None,
-                KeyLookup::Refuse(_) => {
-                    places.keyless.get_or_insert(index);
-                    None
-                }
-            });
-        }
-        places
-    }
-
-    /// Takes the place a request needs in the zone of one `limit_conn`, if there is one, into its permit.
-    pub fn take_place_aloud(
-        &self,
-        rule: usize,
-        places: &SlotKeys,
-        now: Millis,
-        permit: &mut Permit,
-    ) -> SlotOutcome {
-        let ConnRule {
-            zone, limit, queue, ..
-        } = &self.connections[rule];
-        let taken = match places.keys.get(rule).copied().flatten() {
-            Some(key) => zone.store.take(&key, *limit, now).map_err(|_| *queue),
-            None if places.keyless == Some(rule) => Err(None),
-            None => return SlotOutcome::NotNeeded,
-        };
-        match (taken, self.connections_voice.dry_run) {
-            (Ok(place), _) => {
-                permit.hold(place);
-                SlotOutcome::Yes
-            }
-            (Err(_), true) => SlotOutcome::DryRun,
-            (Err(Some(queue)), false) => SlotOutcome::Line(queue),
-            (Err(None), false) => SlotOutcome::No,
-        }
-    }
-}
-
+/// Records the verdict of each rule.
 #[derive(Default)]
 struct VerdictRecorder(SmallVec<[(usize, VerdictKind); 4]>);
 
 impl RuleObserver for VerdictRecorder {
-    fn hear(&mut self, rule: usize, outcome: &Verdict) {
-        self.0.push((rule, outcome.into()));
+    fn on_verdict(&mut self, rule: usize, verdict: &Verdict) {
+        self.0.push((rule, verdict.into()));
     }
 }
 
@@ -677,18 +630,21 @@ mod tests {
     };
 
     fn ask(limits: &Limits, record: &mut RequestRecord, now: u64) -> Vec<(usize, VerdictKind)> {
-        let mut told = Vec::new();
-        let verdict = limits.ask_requests_aloud(record, Millis(now), |_, rule, key, said| {
-            assert_eq!(key, [192, 0, 2, 1]);
-            told.push((rule, said));
-        });
-        let refused = told.iter().any(|(_, said)| *said == VerdictKind::Refuse);
-        assert_eq!(refused, matches!(verdict, Admission::Refuse(_)));
-        told
+        let mut verdicts = Vec::new();
+        let admission =
+            limits.ask_requests_with_observer(record, Millis(now), |_, rule, key, verdict| {
+                assert_eq!(key, [192, 0, 2, 1]);
+                verdicts.push((rule, verdict));
+            });
+        let refused = verdicts
+            .iter()
+            .any(|(_, verdict)| *verdict == VerdictKind::Refuse);
+        assert_eq!(refused, matches!(admission, Admission::Refuse(_)));
+        verdicts
     }
 
     #[test]
-    fn only_who_refuses_has_said_something_of_a_refused_request() {
+    fn only_the_rule_that_refuses_has_a_verdict_on_a_refused_request() {
         let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
         let limits = limits(&plan, &[req_rule(0, 5), req_rule(1, 0)], &[]);
         let mut record = exchange_from("192.0.2.1", &[]);
@@ -697,24 +653,24 @@ mod tests {
             [(0, VerdictKind::Pass), (1, VerdictKind::Pass)]
         );
         assert_eq!(ask(&limits, &mut record, 1), [(1, VerdictKind::Refuse)]);
-        assert_eq!(limits.requests_label(0, &record), "192.0.2.1");
+        assert_eq!(limits.request_label(0, &record), "192.0.2.1");
     }
 
     #[test]
-    fn places_are_held_until_they_are_let_go() {
+    fn slots_are_held_until_they_are_released() {
         let plan = plan(vec![], vec![conn_zone("c")]);
         let limits = limits(&plan, &[], &[conn_rule(0, 1)]);
         let record = exchange_from("192.0.2.1", &[]);
-        let places = limits.places(&record);
+        let keys = limits.slot_keys(&record);
         let take = |now| {
             let mut permit = Permit::default();
-            let taken = limits.take_place_aloud(0, &places, Millis(now), &mut permit);
+            let taken = limits.take_slot(0, &keys, Millis(now), &mut permit);
             (taken, permit)
         };
         let (taken, permit) = take(0);
-        assert_eq!(taken, SlotOutcome::Yes);
-        assert_eq!(take(1).0, SlotOutcome::No);
+        assert_eq!(taken, SlotOutcome::Taken);
+        assert_eq!(take(1).0, SlotOutcome::Refused);
         drop(permit);
-        assert_eq!(take(2).0, SlotOutcome::Yes);
+        assert_eq!(take(2).0, SlotOutcome::Taken);
     }
 }

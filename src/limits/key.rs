@@ -18,7 +18,6 @@ use http::StatusCode;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use super::zone::{apart, parted};
 use crate::config::plan::{OnEmptyKey, Part, Template, Variable};
 use crate::message::variables::{AmbiguousKey, KeyReader};
 use crate::message::{ClientAddr, RequestRecord, variables};
@@ -30,7 +29,8 @@ use crate::text::{hex_byte, is_deceptive};
 pub(super) struct KeySource {
     template: Template,
     shape: KeyShape,
-    parts: KeyReader,
+    /// How parts of keys are read from a request.
+    pub(super) reader: KeyReader,
     ipv6_prefix: u8,
     on_empty: OnEmptyKey,
 }
@@ -50,7 +50,10 @@ pub(super) enum KeyShape {
     Other,
 }
 
-/// What was found of a key.
+/// A copy of a key's bytes.
+pub(super) type KeyBytes = SmallVec<[u8; 32]>;
+
+/// The result of looking for the key of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyLookup<T> {
     /// A key, and what was made of it.
@@ -81,20 +84,15 @@ impl KeySource {
                 None => KeyShape::Other,
             },
             template: template.clone(),
-            parts: KeyReader::default(),
+            reader: KeyReader::default(),
             ipv6_prefix,
             on_empty,
         }
     }
 
     /// The same, with its parts read like this.
-    pub(super) fn reading(self, parts: KeyReader) -> Self {
-        Self { parts, ..self }
-    }
-
-    /// How the parts of its keys are read.
-    pub(super) fn parts(&self) -> KeyReader {
-        self.parts
+    pub(super) fn with_reader(self, reader: KeyReader) -> Self {
+        Self { reader, ..self }
     }
 
     /// Whether a key is the client's address, or that in place of a missing one.
@@ -123,21 +121,6 @@ impl KeySource {
             && (self.template.parts.iter().any(is_address) || self.is_address_of(client, key))
     }
 
-    /// What its keys are made of.
-    pub(super) fn shape(&self) -> KeyShape {
-        self.shape
-    }
-
-    /// What becomes of requests without a key.
-    pub(super) fn on_empty(&self) -> OnEmptyKey {
-        self.on_empty
-    }
-
-    /// How much of an IPv6 address tells clients apart, in bits.
-    pub(super) fn ipv6_prefix(&self) -> u8 {
-        self.ipv6_prefix
-    }
-
     /// Renders the key of a request and makes something of it.
     pub(super) fn find<T>(
         &self,
@@ -152,7 +135,7 @@ impl KeySource {
         }
         if matches!(self.shape, KeyShape::Mapped | KeyShape::Single)
             && let [Part::Variable(variable)] = &*self.template.parts
-            && self.parts.takes_as_is(variable)
+            && self.reader.takes_as_is(variable)
             && let Some(value) = variables::lent(variable, record)
             && !value.is_empty()
         {
@@ -169,20 +152,28 @@ impl KeySource {
                     OnEmptyKey::Refuse(status) => {
                         return KeyLookup::Refuse(KeyFault::Empty(status));
                     }
-                    OnEmptyKey::Address => self.stand_in(record.client(), scratch),
+                    OnEmptyKey::Address => self.append_address(record.client(), scratch),
                 }
             }
             make(scratch)
         })
     }
 
-    /// The bytes of a request's key, if it has one; nothing is held while `act` looks at them.
-    pub(super) fn with(&self, record: &RequestRecord, act: impl FnOnce(&[u8])) {
-        let copied = self.find(record, |bytes| {
-            KeyLookup::Key(SmallVec::<[u8; 32]>::from_slice(bytes))
+    /// The bytes of a request's key; none if it has no key.
+    pub(super) fn bytes(&self, record: &RequestRecord) -> KeyBytes {
+        let mut copy = KeyBytes::new();
+        self.find(record, |bytes| {
+            copy.extend_from_slice(bytes);
+            KeyLookup::<()>::Nothing
         });
-        if let KeyLookup::Key(key) = copied {
-            act(&key);
+        copy
+    }
+
+    /// A request's key, whatever operators have done to it.
+    pub(super) fn key(&self, record: &RequestRecord) -> Option<Key> {
+        match self.find(record, |bytes| KeyLookup::Key(Key::from_bytes(bytes))) {
+            KeyLookup::Key(key) => Some(key),
+            KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
         }
     }
 
@@ -210,7 +201,7 @@ impl KeySource {
                 Part::Text(text) => add(text.as_bytes()),
                 Part::Variable(variable) => {
                     value.clear();
-                    if self.parts.append(variable, record, &mut value).is_err() {
+                    if self.reader.append(variable, record, &mut value).is_err() {
                         return "(ambiguous key)".to_owned();
                     }
                     if let Some(masked) = self.masked(client) {
@@ -229,14 +220,14 @@ impl KeySource {
 
     fn render(&self, record: &RequestRecord, out: &mut Vec<u8>) -> Result<(), AmbiguousKey> {
         let Some(masked) = self.masked(record.client()) else {
-            return self.parts.render(&self.template, record, out);
+            return self.reader.render(&self.template, record, out);
         };
         for part in &self.template.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Part::Variable(variable) => {
                     let start = out.len();
-                    self.parts.append(variable, record, out)?;
+                    self.reader.append(variable, record, out)?;
                     mask(variable, record.client(), masked, out, start);
                 }
             }
@@ -245,7 +236,7 @@ impl KeySource {
     }
 
     /// The client's address in place of a key that is not there.
-    fn stand_in(&self, client: &ClientAddr, out: &mut Vec<u8>) {
+    fn append_address(&self, client: &ClientAddr, out: &mut Vec<u8>) {
         // No header and no target can hold this byte: nobody can send the key of somebody else's address.
         out.push(0);
         match self.masked(client) {
@@ -294,6 +285,28 @@ fn mask(
     }
 }
 
+/// The bytes of the bucket that the clients of a network share where clients outside of it have the same key.
+// Neither side must pay for what the other may do beyond it.
+pub(super) fn network_bucket(network: IpNet, key: &[u8]) -> SmallVec<[u8; 64]> {
+    let mut bytes = SmallVec::new();
+    bytes.push(NETWORK_MARK);
+    bytes.extend_from_slice(network.to_string().as_bytes());
+    bytes.push(NETWORK_MARK);
+    bytes.extend_from_slice(key);
+    bytes
+}
+
+/// The network and the key of such a bucket.
+pub(super) fn split_network_bucket(bytes: &[u8]) -> Option<(IpNet, &[u8])> {
+    let rest = bytes.strip_prefix(&[NETWORK_MARK])?;
+    let end = rest.iter().position(|byte| *byte == NETWORK_MARK)?;
+    let network = std::str::from_utf8(&rest[..end]).ok()?.parse().ok()?;
+    Some((network, &rest[end + 1..]))
+}
+
+/// No header, cookie, argument or path can hold this byte: no client can send the key of another one's bucket.
+const NETWORK_MARK: u8 = 1;
+
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -309,36 +322,36 @@ pub struct ParsedKey {
 
 impl KeySource {
     /// The spelling of a key, of which `bytes` are all bytes or, if it is a long one, the first.
-    pub(super) fn spell(&self, key: &Key, bytes: Option<&[u8]>) -> String {
+    pub(super) fn format(&self, key: &Key, bytes: Option<&[u8]>) -> String {
         let plain = key.short_bytes();
         let bytes = plain.as_deref().or(bytes).unwrap_or_default();
-        if bytes.len() > LONGEST || (bytes.is_empty() && plain.is_none()) {
-            let cut = &bytes[..bytes.len().min(SHOWN)];
+        if bytes.len() > MAX_PLAIN || (bytes.is_empty() && plain.is_none()) {
+            let cut = &bytes[..bytes.len().min(SHOWN_BYTES)];
             return format!("{}{CUT}{:032x}", escaped(cut), key.number());
         }
-        if let Some((network, rest)) = parted(bytes) {
+        if let Some((network, rest)) = split_network_bucket(bytes) {
             return format!(
                 "({network}) {}",
-                self.spell(&Key::from_bytes(rest), Some(rest))
+                self.format(&Key::from_bytes(rest), Some(rest))
             );
         }
         if let (KeyShape::BinaryAddress | KeyShape::Mapped, Some(address)) =
-            (self.shape(), octets(bytes))
-            && (self.shape() == KeyShape::BinaryAddress || !is_printable(bytes))
+            (self.shape, octets(bytes))
+            && (self.shape == KeyShape::BinaryAddress || !is_printable(bytes))
         {
-            return self.spell_address(address);
+            return self.format_address(address);
         }
-        if let ([0, rest @ ..], OnEmptyKey::Address) = (bytes, self.on_empty())
+        if let ([0, rest @ ..], OnEmptyKey::Address) = (bytes, self.on_empty)
             && let Some(address) = octets(rest)
         {
-            return format!("{STAND_IN}{}", self.spell_address(address));
+            return format!("{ADDRESS_FOR_KEY}{}", self.format_address(address));
         }
         escaped(bytes)
     }
 
     /// The address that a key of these bytes is, where keys are addresses.
     pub(super) fn address(&self, bytes: &[u8]) -> Option<IpAddr> {
-        match self.shape() {
+        match self.shape {
             KeyShape::BinaryAddress => octets(bytes),
             KeyShape::Mapped => octets(bytes).filter(|_| !is_printable(bytes)),
             KeyShape::TextAddress => std::str::from_utf8(bytes).ok()?.parse().ok(),
@@ -346,17 +359,17 @@ impl KeySource {
         }
     }
 
-    fn spell_address(&self, address: IpAddr) -> String {
+    fn format_address(&self, address: IpAddr) -> String {
         match address {
-            IpAddr::V6(_) if self.ipv6_prefix() < 128 => {
-                format!("{address}/{}", self.ipv6_prefix())
+            IpAddr::V6(_) if self.ipv6_prefix < 128 => {
+                format!("{address}/{}", self.ipv6_prefix)
             }
             _ => address.to_string(),
         }
     }
 
     /// What a spelling stands for; nothing if it is none.
-    pub(super) fn read(&self, text: &str) -> Vec<ParsedKey> {
+    pub(super) fn parse(&self, text: &str) -> Vec<ParsedKey> {
         if let Some((_, number)) = text.rsplit_once(CUT) {
             let number = u128::from_str_radix(number, 16).ok();
             let key = number.and_then(Key::from_number);
@@ -367,9 +380,9 @@ impl KeySource {
             key: Key::from_bytes(&bytes),
             bytes: Some(bytes),
         };
-        if let Some(address) = text.strip_prefix(STAND_IN)
-            && self.on_empty() == OnEmptyKey::Address
-            && let Some(address) = self.read_address(address)
+        if let Some(address) = text.strip_prefix(ADDRESS_FOR_KEY)
+            && self.on_empty == OnEmptyKey::Address
+            && let Some(address) = self.parse_address(address)
         {
             let mut bytes = vec![0];
             bytes.extend(address_bytes(address));
@@ -378,11 +391,13 @@ impl KeySource {
         if let Some((network, rest)) = text.strip_prefix('(').and_then(|it| it.split_once(") "))
             && let Ok(network) = network.parse::<IpNet>()
         {
-            let keys = self.read(rest).into_iter().filter_map(|it| it.bytes);
-            return keys.map(|it| known(apart(network, &it).to_vec())).collect();
+            let keys = self.parse(rest).into_iter().filter_map(|it| it.bytes);
+            return keys
+                .map(|it| known(network_bucket(network, &it).to_vec()))
+                .collect();
         }
         let plain = unescaped(text).filter(|bytes| !bytes.is_empty());
-        match (self.shape(), self.read_address(text)) {
+        match (self.shape, self.parse_address(text)) {
             (KeyShape::BinaryAddress, Some(address)) => vec![known(address_bytes(address))],
             (KeyShape::TextAddress, Some(address)) => vec![known(address.to_string().into())],
             // A map may give the address in either form.
@@ -397,14 +412,14 @@ impl KeySource {
     }
 
     /// An address, or the network it belongs to where that is what clients are told apart by.
-    fn read_address(&self, text: &str) -> Option<IpAddr> {
+    fn parse_address(&self, text: &str) -> Option<IpAddr> {
         let address = match text.parse::<IpAddr>() {
             Ok(address) => address,
             Err(_) => {
                 let network = text.parse::<IpNet>().ok()?;
                 let told_apart = match network {
                     IpNet::V4(_) => 32,
-                    IpNet::V6(_) => self.ipv6_prefix(),
+                    IpNet::V6(_) => self.ipv6_prefix,
                 };
                 (network.prefix_len() == told_apart).then(|| network.addr())?
             }
@@ -487,13 +502,18 @@ const CUT: &str = "…#";
 const UNIX: &str = "unix:";
 
 /// Stands before an address that takes the place of a key.
-const STAND_IN: &str = "(no key) ";
+const ADDRESS_FOR_KEY: &str = "(no key) ";
+
+/// As many bytes of a key as its text form needs.
+pub(super) fn key_prefix(bytes: &[u8]) -> Box<[u8]> {
+    bytes[..bytes.len().min(MAX_PLAIN + 1)].into()
+}
 
 /// A key of more bytes has a number.
-pub(super) const LONGEST: usize = 128;
+const MAX_PLAIN: usize = 128;
 
 /// So many of its bytes are shown.
-const SHOWN: usize = 32;
+const SHOWN_BYTES: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -508,17 +528,17 @@ mod tests {
         KeySource::new(&Template::variable(variable), prefix, on_empty)
     }
 
-    fn spell(source: &KeySource, bytes: &[u8]) -> String {
-        source.spell(&Key::from_bytes(bytes), Some(bytes))
+    fn format(source: &KeySource, bytes: &[u8]) -> String {
+        source.format(&Key::from_bytes(bytes), Some(bytes))
     }
 
     #[test]
     fn addresses_are_shown_as_such() {
         let binary = source(Variable::BinaryRemoteAddr, 64, OnEmptyKey::Skip);
-        assert_eq!(spell(&binary, &[192, 0, 2, 7]), "192.0.2.7");
+        assert_eq!(format(&binary, &[192, 0, 2, 7]), "192.0.2.7");
         let network: Ipv6Addr = "2001:db8:1:2::".parse().unwrap();
-        assert_eq!(spell(&binary, &network.octets()), "2001:db8:1:2::/64");
-        let read = |text| binary.read(text)[0].key.id();
+        assert_eq!(format(&binary, &network.octets()), "2001:db8:1:2::/64");
+        let read = |text| binary.parse(text)[0].key.id();
         let key = Key::from_bytes(&network.octets());
         assert_eq!(read("2001:db8:1:2::/64"), key.id());
         assert_eq!(
@@ -526,7 +546,7 @@ mod tests {
             key.id(),
             "an address of that network"
         );
-        assert_eq!(spell(&binary, b"unix:"), "unix:");
+        assert_eq!(format(&binary, b"unix:"), "unix:");
         assert_eq!(read("unix:"), Key::from_bytes(b"unix:").id());
         let v4 = Key::from_bytes(&[192, 0, 2, 7]);
         for text in ["192.0.2.7", "192.0.2.7/32", "::ffff:192.0.2.7"] {
@@ -540,39 +560,50 @@ mod tests {
             "192.0.2.7:80",
             " 192.0.2.7",
         ] {
-            assert!(binary.read(text).is_empty(), "{text} is no key");
+            assert!(binary.parse(text).is_empty(), "{text} is no key");
         }
         let whole = source(Variable::BinaryRemoteAddr, 128, OnEmptyKey::Skip);
-        assert_eq!(spell(&whole, &network.octets()), "2001:db8:1:2::");
+        assert_eq!(format(&whole, &network.octets()), "2001:db8:1:2::");
         let text = source(Variable::RemoteAddr, 128, OnEmptyKey::Skip);
-        assert_eq!(spell(&text, b"192.0.2.7"), "192.0.2.7");
+        assert_eq!(format(&text, b"192.0.2.7"), "192.0.2.7");
         let mapped = source(Variable::Map(0), 128, OnEmptyKey::Skip);
-        assert_eq!(spell(&mapped, &[192, 0, 2, 7]), "192.0.2.7");
-        assert_eq!(spell(&mapped, b"gold"), "gold");
-        assert_eq!(mapped.read("192.0.2.7").len(), 2);
+        assert_eq!(format(&mapped, &[192, 0, 2, 7]), "192.0.2.7");
+        assert_eq!(format(&mapped, b"gold"), "gold");
+        assert_eq!(mapped.parse("192.0.2.7").len(), 2);
     }
 
     #[test]
     fn what_cannot_be_printed_is_escaped_and_what_stands_in_for_a_key_is_told() {
         let text = KeySource::new(&header("x-key"), 128, OnEmptyKey::Address);
-        assert_eq!(spell(&text, b"a\\b\x1b[31m\xff"), r"a\\b\x1b[31m\xff");
-        assert_eq!(spell(&text, "zö\u{202e}".as_bytes()), r"zö\xe2\x80\xae");
-        assert_eq!(spell(&text, &[0, 192, 0, 2, 7]), "(no key) 192.0.2.7");
+        assert_eq!(format(&text, b"a\\b\x1b[31m\xff"), r"a\\b\x1b[31m\xff");
+        assert_eq!(format(&text, "zö\u{202e}".as_bytes()), r"zö\xe2\x80\xae");
+        assert_eq!(format(&text, &[0, 192, 0, 2, 7]), "(no key) 192.0.2.7");
         assert_eq!(
-            spell(&text, b"(no key) 192.0.2.7"),
+            format(&text, b"(no key) 192.0.2.7"),
             r"\x28no key) 192.0.2.7"
         );
-        assert!(text.read(r"\q").is_empty() && text.read("").is_empty());
+        assert!(text.parse(r"\q").is_empty() && text.parse("").is_empty());
     }
 
     #[test]
     fn a_long_key_is_cut_and_found_by_its_number() {
         let text = KeySource::new(&header("x-key"), 128, OnEmptyKey::Skip);
         let long = vec![b'x'; 300];
-        let shown = spell(&text, &long);
+        let shown = format(&text, &long);
         assert!(shown.len() < 80, "{shown}");
-        assert_eq!(text.read(&shown)[0].key.id(), Key::from_bytes(&long).id());
-        assert!(text.read("x…#12").is_empty());
+        assert_eq!(text.parse(&shown)[0].key.id(), Key::from_bytes(&long).id());
+        assert!(text.parse("x…#12").is_empty());
+    }
+
+    #[test]
+    fn a_bucket_of_a_network_names_its_network_and_its_key() {
+        let network = "2001:db8::/32".parse().unwrap();
+        assert_eq!(
+            split_network_bucket(&network_bucket(network, b"k")),
+            Some((network, &b"k"[..]))
+        );
+        assert_eq!(split_network_bucket(b"k"), None);
+        assert_eq!(split_network_bucket(b"\x01k\x01"), None);
     }
 
     proptest! {
@@ -590,15 +621,15 @@ mod tests {
                 2 => KeySource::new(&header("x-key"), 128, OnEmptyKey::Address),
                 _ => source(Variable::Map(0), 128, OnEmptyKey::Skip),
             };
-            let shown = spell(&source, &bytes);
+            let shown = format(&source, &bytes);
             let key = Key::from_bytes(&bytes).id();
-            prop_assert!(source.read(&shown).iter().any(|read| read.key.id() == key), "{shown:?}");
+            prop_assert!(source.parse(&shown).iter().any(|read| read.key.id() == key), "{shown:?}");
         }
 
         #[test]
         fn nothing_is_too_strange_to_be_read(text in "\\PC{0,60}") {
             let source = KeySource::new(&header("x-key"), 128, OnEmptyKey::Address);
-            for ParsedKey { key, bytes } in source.read(&text) {
+            for ParsedKey { key, bytes } in source.parse(&text) {
                 prop_assert_eq!(bytes.is_some_and(|bytes| Key::from_bytes(&bytes).id() != key.id()), false);
             }
         }

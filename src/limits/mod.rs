@@ -1,18 +1,11 @@
-//! May a request pass, and when.
+//! The limits of a location: whether a request may pass, and when.
 //!
-//! Policy, where `store` is state: which rules hold at a location, what a request's key is, in what order
-//! rules are asked and charged, what the log says and what a refusal tells the client. The order is
-//! nginx's: all `limit_req` first, then the wait if one asks for it, then the `limit_conn`, so that a
-//! request waiting for its turn holds no place.
+//! Policy, where `store` is state: which rules hold at a location, what a request's key is, in what order rules are asked
+//! and charged, what is logged and what a refusal tells the client. The order is nginx's: all `limit_req` first, then the
+//! wait if one asks for it, then the `limit_conn`, so that a request that waits holds no slot.
 //!
-//! Limits that are only proposed: asked about every request, counted by themselves, and never enforced.
-//!
-//! They live as if they were the only ones, in zones of their own: what they would refuse is not charged to them, what the
-//! real limits refuse is. Of interest is where the two differ.
-//!
-//! Keys that operators have marked: blocked ones are refused before any limit is asked.
-//!
-//! All of this is asked for only where keys are marked at all.
+//! A `shadow` is asked about every request, counts in zones of its own and is never enforced: what counts is where its
+//! decisions differ. Keys that operators have blocked are refused before any limit is asked.
 
 mod concurrency;
 mod cost;
@@ -21,6 +14,7 @@ mod inspect;
 mod key;
 mod key_admin;
 mod log;
+mod overrides;
 mod rule;
 mod shared_rule;
 #[cfg(test)]
@@ -29,147 +23,125 @@ mod verdict;
 mod zone;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode};
+use http::HeaderValue;
 
-use self::headers::ZoneName;
-use self::key::{KeyFault, KeyLookup, KeySource};
+use self::concurrency::SlotRefusal;
+use self::headers::{PolicyBalance, add_connections, add_requests};
+use self::key::{KeyLookup, KeySource, key_prefix};
 use self::log::{LimitLogger, RefusalDetails, RefusalReason};
-use self::rule::{ConnRule, Decision, ReqRule, ReqRules};
+use self::rule::{ConnRule, Decision, ReqRules, RuleRefusal};
 use self::shared_rule::SharedDecision;
 use self::zone::RuleKey;
-use crate::algorithm::LimitSpec;
+use crate::algorithm::{LimitSpec, VerdictKind};
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{HeaderForm, HeaderScope, LimitHeaders, LocationConf, RefusalAction};
+use crate::config::plan::{HeaderForm, HeaderScope, LimitHeaders, LocationConf};
 use crate::message::{LimitStatus, RequestRecord};
-use crate::store::Key;
+use crate::store::{self, Key};
 use crate::telemetry::REFUSALS;
 
-pub use self::cost::{DeferredCharge, bad_costs};
+pub use self::concurrency::SlotKeys;
+pub use self::cost::bad_costs;
 pub use self::headers::AllowedHeaders;
-pub use self::inspect::{KeyState, RuleExplanation, SlotKeys, SlotOutcome, TopKeyRow};
+pub use self::inspect::{KeyState, RuleExplanation, SlotOutcome, TopKeyRow};
 pub use self::key::ParsedKey;
 pub use self::key_admin::{KeyAction, KeyActionEntry, KeyAdmin, MAX_KEY_ACTIONS, TooManyActions};
-pub use self::verdict::{Admission, LimitKind, Permit, Refusal};
-pub use self::zone::{ConnZone, ReqZone, Zones, forgotten_zones};
+pub use self::log::LimitKind;
+pub use self::rule::DeferredCharge;
+pub use self::verdict::{Admission, Permit, Refusal};
+pub use self::zone::{ConnZone, ReqZone, ShadowDifferences, ShadowZone, Zones, forgotten_zones};
 
 /// The limits of one location.
 #[derive(Debug)]
 pub struct Limits {
     requests: ReqRules,
-    shadow: Option<Box<Shadow>>,
     connections: Box<[ConnRule]>,
-    requests_voice: LimitLogger,
-    connections_voice: LimitLogger,
-    requests_status: StatusCode,
-    connections_status: StatusCode,
-    /// `RateLimit-Policy`, the same for everybody who has no numbers of their own.
+    shadow: Option<Box<Shadow>>,
+    request_logger: LimitLogger,
+    connection_logger: LimitLogger,
+    /// `RateLimit-Policy` where no override applies.
     policy: Option<Arc<HeaderValue>>,
-    /// Whether keys may have numbers of their own.
-    overridden: bool,
-    /// How responses to requests that were let in tell of the limits, where they do.
-    tells: Option<HeaderForm>,
+    has_overrides: bool,
+    /// The form of the header fields in responses to admitted requests, where they are wanted.
+    allowed_form: Option<HeaderForm>,
 }
 
-/// How far a refused request is from passing.
-#[derive(Debug, Clone, Copy, Default)]
-struct RetryHint {
-    /// When all rules would let it pass; `None` where no waiting helps.
-    retry_after: Option<Duration>,
-    /// When the rule would that refused it.
-    own: Option<Duration>,
-    /// What its key has left there, in whole requests.
-    left: u64,
-}
-
-impl RetryHint {
-    fn new(retry_after: Option<Duration>, own: Option<Duration>, left: u64) -> Self {
-        Self {
-            retry_after,
-            own,
-            left,
-        }
-    }
+/// What the `limit_req` rules mean for a request.
+struct Decided {
+    admission: Admission,
+    charges: Vec<DeferredCharge>,
+    allowed_headers: Option<Box<AllowedHeaders>>,
 }
 
 impl Limits {
     /// The limits of a location; `zones` are those of the plan it comes from.
     #[must_use]
     pub fn compile(conf: &LocationConf, zones: &Zones) -> Self {
-        let requests_voice = LimitLogger {
-            dry_run: conf.limits.limit_req_dry_run,
-            level: conf.limits.limit_req_log_level,
+        let settings = &conf.limits;
+        let request_logger = LimitLogger {
+            kind: LimitKind::Requests,
+            dry_run: settings.limit_req_dry_run,
+            level: settings.limit_req_log_level,
         };
+        let status = settings.limit_req_status;
+        let connections = conf.limit_conn.iter().map(|rule| ConnRule {
+            zone: Arc::clone(&zones.conn[rule.zone]),
+            limit: rule.limit,
+            queue: rule.queue,
+            action: rule.action.clone(),
+            status: rule.action.status.unwrap_or(settings.limit_conn_status),
+        });
         let mut limits = Self {
-            requests: ReqRules::compile(&conf.limit_req, |zone| zones.req.get(zone)),
-            shadow: Shadow::compile(conf, zones, requests_voice),
-            connections: conf
-                .limit_conn
-                .iter()
-                .map(|rule| ConnRule {
-                    zone: Arc::clone(&zones.conn[rule.zone]),
-                    limit: rule.limit,
-                    queue: rule.queue,
-                    action: rule.action.clone(),
-                })
-                .collect(),
-            requests_voice,
-            connections_voice: LimitLogger {
-                dry_run: conf.limits.limit_conn_dry_run,
-                level: conf.limits.limit_conn_log_level,
+            requests: ReqRules::compile(&conf.limit_req, status, |zone| zones.req.get(zone)),
+            connections: connections.collect(),
+            shadow: Shadow::compile(conf, zones, request_logger),
+            request_logger,
+            connection_logger: LimitLogger {
+                kind: LimitKind::Connections,
+                dry_run: settings.limit_conn_dry_run,
+                level: settings.limit_conn_log_level,
             },
-            requests_status: conf.limits.limit_req_status,
-            connections_status: conf.limits.limit_conn_status,
             policy: None,
-            overridden: false,
-            tells: None,
+            has_overrides: false,
+            allowed_form: None,
         };
-        let mut zones = limits.requests.iter().map(|rule| &rule.zone);
-        limits.overridden = zones.any(|zone| !zone.overrides.is_empty());
-        limits.policy = limits.policy_by(|rule| Some(rule.spec));
+        let mut rules = limits.requests.iter();
+        limits.has_overrides = rules.any(|rule| !rule.zone.overrides.is_empty());
+        limits.policy = limits.policy_with(|rule| Some(limits.requests[rule].spec));
         let LimitHeaders { form, on } = conf.limit_headers;
-        let tells = on == HeaderScope::All && form != HeaderForm::Off && limits.policy.is_some();
-        limits.tells = tells.then_some(form);
+        let wanted = on == HeaderScope::All && form != HeaderForm::Off && limits.policy.is_some();
+        limits.allowed_form = wanted.then_some(form);
         limits
     }
 
-    /// Lets a request in that comes `now`: waits where a rule says so, and gives what it holds while it is in progress.
+    /// Admits a request that comes `now`: waits where a rule says so, and puts what it holds in progress into its permit.
     ///
     /// # Errors
     /// The refusal, if a rule refuses it.
     pub async fn admit(
         &self,
         record: &mut RequestRecord,
+        permit: &mut Permit,
         mut now: Millis,
         clock: &Clock,
-    ) -> Result<Permit, Refusal> {
-        if key_admin::any_marks()
-            && let Some(refusal) = self.barred(record, now)
+    ) -> Result<(), Refusal> {
+        if key_admin::any_key_actions()
+            && let Some(refusal) = self.refuse_blocked(record, now)
         {
             return Err(refusal);
         }
-        let mut allowance = None;
-        let decision = if self.requests.are_shared() {
-            match self.requests.open(record, now) {
-                // Boxed: most locations have no use for it, and every request would keep room.
-                Ok(case) => {
-                    let decided = Box::pin(self.decide_shared(case, record, now)).await;
-                    allowance = decided.1;
-                    decided.0
-                }
-                Err(decision) => decision,
-            }
-        } else {
-            let decision = self.requests.decide(record, now, &mut ());
-            if self.tells.is_some() && !decision.is_refusal() {
-                allowance = self.allowance(record, now, None);
-            }
-            decision
+        let Decided {
+            admission,
+            charges,
+            mut allowed_headers,
+        } = match self.requests.shared {
+            false => self.decide(record, now),
+            // Boxed: most locations have no use for it, and every request would keep room.
+            true => Box::pin(self.decide_shared(record, now)).await,
         };
-        let (verdict, mut bills) = self.conclude(decision, record, now);
-        match verdict {
+        match admission {
             Admission::Delay(wait) => {
                 let began = now;
                 tokio::time::sleep(wait).await;
@@ -179,443 +151,549 @@ impl Limits {
             Admission::Pass => {}
             Admission::Refuse(refusal) => return Err(refusal),
         }
-        let mut permit = match self.connections.is_empty() {
-            true => Permit::default(),
-            false => {
-                let taken = self.take_places(record, clock, now).await;
-                self.note_places(&taken, record, now);
-                taken?
+        if !self.connections.is_empty() {
+            let keys = SlotKeys::find(&self.connections, record);
+            let (rules, dry_run) = (&self.connections, self.connection_logger.dry_run);
+            let acquiring = concurrency::acquire(rules, &keys, dry_run, permit, record, clock, now);
+            let refused = acquiring.await.err();
+            self.sample_slots(&keys, refused.as_ref(), now, record);
+            if let Some(refused) = refused {
+                permit.release();
+                self.refuse_slot(refused, &keys, record)?;
             }
-        };
-        permit.bills.append(&mut bills);
-        if let Some(allowance) = &mut allowance {
-            self.add_places(allowance, record);
+            if let Some(headers) = &mut allowed_headers {
+                self.add_slot_balances(headers, &keys);
+            }
         }
-        permit.allowance = allowance;
-        Ok(permit)
+        permit.charges = charges;
+        permit.allowed_headers = allowed_headers;
+        Ok(())
     }
 
-    /// What the rules say of a request where some count in a store, and what its client is told of them.
-    async fn decide_shared(
-        &self,
-        mut case: SharedDecision,
-        record: &RequestRecord,
-        now: Millis,
-    ) -> (Decision, Option<Box<AllowedHeaders>>) {
-        let decision = self.requests.decide_shared(&mut case, now).await;
-        let allowance = match self.tells.is_some() && !decision.is_refusal() {
-            true => self.allowance(record, now, Some(&case)),
-            false => None,
-        };
-        (decision, allowance)
-    }
-
-    /// What the `limit_req` rules say of a request; unless they refuse it, it is charged.
+    /// What the `limit_req` rules decide on a request; unless they refuse it, it is charged.
     pub fn ask_requests(&self, record: &mut RequestRecord, now: Millis) -> Admission {
-        let decision = self.requests.decide(record, now, &mut ());
-        self.conclude(decision, record, now).0
+        self.decide(record, now).admission
     }
 
-    /// What a decision means for a request, and what that owes when it is over.
+    fn decide(&self, record: &mut RequestRecord, now: Millis) -> Decided {
+        let keys = self.requests.find_keys(record);
+        let decision = self.requests.decide(&keys, record, now, &mut ());
+        self.conclude(decision, None, &keys, record, now)
+    }
+
+    /// The same where some rules count in a store.
+    async fn decide_shared(&self, record: &mut RequestRecord, now: Millis) -> Decided {
+        let keys = self.requests.find_keys(record);
+        match SharedDecision::begin(&self.requests, &keys, record, now) {
+            Ok(mut shared) => {
+                let decision = shared.decide(&keys, now).await;
+                self.conclude(decision, Some(&shared), &keys, record, now)
+            }
+            Err(decision) => self.conclude(decision, None, &keys, record, now),
+        }
+    }
+
+    /// What a decision means for a request, now and when it is over; `shared` has what stores said of it.
     fn conclude(
         &self,
         decision: Decision,
+        shared: Option<&SharedDecision<'_>>,
+        keys: &[KeyLookup<RuleKey>],
         record: &mut RequestRecord,
         now: Millis,
-    ) -> (Admission, Vec<DeferredCharge>) {
-        self.note(&decision, record, now);
-        if decision.is_refusal()
-            && REFUSALS.wants(now)
-            && let Some(case) = self.case(&decision, record)
-        {
-            case.record(record);
+    ) -> Decided {
+        self.sample_requests(&decision, keys, record, now);
+        let mut allowed_headers = None;
+        if let Decision::Refuse(refused) = &decision {
+            if REFUSALS.wants(now) {
+                self.record_refusal(refused, keys, record);
+            }
+        } else if let Some(form) = self.allowed_form {
+            allowed_headers = Some(self.allowed_headers(form, shared, keys, now));
         }
-        if key_admin::any_marks() {
-            self.spend_grants(record, now);
+        if key_admin::any_key_actions() {
+            self.use_grants(record, now);
         }
-        let verdict = self.pronounce(decision, record, now);
-        let mut bills = Vec::new();
+        let admission = self.apply(decision, keys, record, now);
+        let mut charges = Vec::new();
         if let Some(LimitStatus::Pass | LimitStatus::Delay | LimitStatus::DelayDryRun) =
             record.limit_req
         {
-            bills.extend(self.requests.bill(record));
+            charges.extend(self.requests.deferred_charge(keys, record));
         }
         if let Some(shadow) = &self.shadow {
-            bills.extend(shadow.watch(record, now, &verdict));
+            let refused = matches!(admission, Admission::Refuse(_));
+            charges.extend(shadow.observe(record, now, refused));
         }
-        (verdict, bills)
+        Decided {
+            admission,
+            charges,
+            allowed_headers,
+        }
     }
 
-    fn pronounce(&self, decision: Decision, record: &mut RequestRecord, now: Millis) -> Admission {
-        let voice = self.requests_voice;
+    /// Puts a decision in force, unless this is a dry run.
+    fn apply(
+        &self,
+        decision: Decision,
+        keys: &[KeyLookup<RuleKey>],
+        record: &mut RequestRecord,
+        now: Millis,
+    ) -> Admission {
+        let logger = self.request_logger;
         match decision {
             Decision::Delay { rule, excess, wait } => {
                 let zone = &self.requests[rule].zone;
-                voice.delayed_request(record, now, excess, &zone.name.plain);
-                record.limit_req = Some(match voice.dry_run {
-                    false => LimitStatus::Delay,
-                    true => LimitStatus::DelayDryRun,
-                });
-                match voice.dry_run {
-                    false => {
-                        zone.store.delays.observe(wait);
-                        record.limit_zone = Some(Arc::clone(&zone.name.plain));
-                        Admission::Delay(wait)
-                    }
-                    true => Admission::Pass,
+                logger.delayed(excess, &zone.name.plain, record, now);
+                if logger.dry_run {
+                    record.limit_req = Some(LimitStatus::DelayDryRun);
+                    return Admission::Pass;
                 }
+                record.limit_req = Some(LimitStatus::Delay);
+                record.limit_zone = Some(Arc::clone(&zone.name.plain));
+                zone.store.delays.observe(wait);
+                Admission::Delay(wait)
             }
+            Decision::NotLimited => Admission::Pass,
             Decision::Pass => {
                 record.limit_req = Some(LimitStatus::Pass);
                 Admission::Pass
             }
-            Decision::NoKey { rule, fault } => self.refuse_without_key(record, now, rule, fault),
-            Decision::NotLimited => Admission::Pass,
-            Decision::Penalize {
-                rule,
-                rule_key,
-                left,
-                retry_after,
-            } => {
-                voice.penalized_request(record, now, left, &self.requests[rule].zone.name.plain);
-                let shortfall = RetryHint::new(retry_after, retry_after, 0);
-                let verdict = self.refuse_key(record, rule, &rule_key, shortfall);
-                record.limit_req = Some(match voice.dry_run {
-                    false => LimitStatus::Penalize,
-                    true => LimitStatus::PenalizeDryRun,
+            Decision::Refuse(refused) => {
+                let zone = &self.requests[refused.rule].zone.name.plain;
+                logger.refused(&refused.reason, zone, record, now);
+                let is_penalty = matches!(refused.reason, RefusalReason::Penalty(_));
+                record.limit_req = Some(match (is_penalty, logger.dry_run) {
+                    (false, false) => LimitStatus::Refuse,
+                    (false, true) => LimitStatus::RefuseDryRun,
+                    (true, false) => LimitStatus::Penalize,
+                    (true, true) => LimitStatus::PenalizeDryRun,
                 });
-                verdict
-            }
-            Decision::Refuse {
-                rule,
-                rule_key,
-                excess,
-                retry_after,
-                own,
-                left,
-            } => {
-                let refused = &self.requests[rule];
-                voice.refused_request(record, now, excess, &refused.zone.name.plain);
-                let left = refused.left_of(&rule_key, record, now, left);
-                let shortfall = RetryHint::new(retry_after, own, left);
-                self.refuse_key(record, rule, &rule_key, shortfall)
+                if logger.dry_run {
+                    return Admission::Pass;
+                }
+                record.limit_zone = Some(Arc::clone(zone));
+                Admission::Refuse(self.refusal(&refused, keys, record, now))
             }
         }
     }
 
-    /// What becomes of a request that has no key, or an ambiguous one, where the rule's zone wants one.
-    fn refuse_without_key(
+    /// The refusal of a request by a `limit_req`.
+    fn refusal(
         &self,
-        record: &mut RequestRecord,
-        now: Millis,
-        rule: usize,
-        fault: KeyFault,
-    ) -> Admission {
-        let rule = &self.requests[rule];
-        let name = &rule.zone.name.plain;
-        let voice = self.requests_voice;
-        voice.without_key(record, now, fault, (LimitKind::Requests, name));
-        let policy = self.policy_of(record);
-        let none = RetryHint::default();
-        match self.refuse_request(record, rule, &rule.spec, none, policy) {
-            Admission::Refuse(refusal) => Admission::Refuse(match fault {
-                KeyFault::Ambiguous => refusal.of_a_bad_request(),
-                KeyFault::Empty(status) => refusal.without_key(status),
-            }),
-            verdict => verdict,
-        }
-    }
-
-    /// Refuses a request with a key, which may have numbers of its own.
-    fn refuse_key(
-        &self,
-        record: &mut RequestRecord,
-        rule: usize,
-        rule_key: &RuleKey,
-        shortfall: RetryHint,
-    ) -> Admission {
-        let refused = &self.requests[rule];
-        let policy = self.policy_of(record);
-        refused.with_terms(rule_key, |spec| {
-            self.refuse_request(record, refused, spec, shortfall, policy)
-        })
-    }
-
-    fn refuse_request(
-        &self,
-        record: &mut RequestRecord,
-        rule: &ReqRule,
-        spec: &LimitSpec,
-        shortfall: RetryHint,
-        policy: Option<Arc<HeaderValue>>,
-    ) -> Admission {
-        if self.requests_voice.dry_run {
-            record.limit_req = Some(LimitStatus::RefuseDryRun);
-            return Admission::Pass;
-        }
-        record.limit_req = Some(LimitStatus::Refuse);
-        record.limit_zone = Some(Arc::clone(&rule.zone.name.plain));
-        Admission::Refuse(Refusal {
-            kind: LimitKind::Requests,
-            status: rule.action.status.unwrap_or(self.requests_status),
-            body: rule.action.body.clone(),
-            retry_after: shortfall.retry_after,
-            name: Arc::clone(&rule.zone.name),
-            quota: spec.quota(),
-            left: shortfall.left,
-            own: shortfall.own,
-            policy,
-            is_bad_request: false,
-            lacks_key: false,
-        })
-    }
-}
-
-/// The shadow of a location's `limit_req`.
-#[derive(Debug)]
-struct Shadow {
-    rules: ReqRules,
-    zones: Box<[Arc<ShadowZone>]>,
-    voice: LimitLogger,
-}
-
-/// A zone in which a shadow counts.
-#[derive(Debug)]
-pub struct ShadowZone {
-    /// The zone, apart from the one of its name that is enforced.
-    pub zone: Arc<ReqZone>,
-    stricter: AtomicU64,
-    laxer: AtomicU64,
-}
-
-/// How often a shadow and what was enforced said different things.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ShadowDifferences {
-    /// The shadow would have refused what passed.
-    pub refuse: u64,
-    /// The shadow would have let pass what was refused.
-    pub pass: u64,
-}
-
-impl ShadowZone {
-    fn new(zone: ReqZone, old: Option<&Self>) -> Self {
-        let differed = old.map(Self::differs).unwrap_or_default();
-        Self {
-            zone: Arc::new(zone),
-            stricter: AtomicU64::new(differed.refuse),
-            laxer: AtomicU64::new(differed.pass),
-        }
-    }
-
-    /// How often it differed.
-    #[must_use]
-    pub fn differs(&self) -> ShadowDifferences {
-        ShadowDifferences {
-            refuse: self.stricter.load(Ordering::Relaxed),
-            pass: self.laxer.load(Ordering::Relaxed),
-        }
-    }
-}
-
-impl Shadow {
-    /// The shadow of a location, if it has one.
-    fn compile(conf: &LocationConf, zones: &Zones, voice: LimitLogger) -> Option<Box<Self>> {
-        if conf.shadow.is_empty() {
-            return None;
-        }
-        let zone = |index: usize| zones.shadow.get(index)?.as_ref();
-        Some(Box::new(Self {
-            rules: ReqRules::compile(&conf.shadow, |index| Some(&zone(index)?.zone)),
-            zones: conf
-                .shadow
-                .iter()
-                .filter_map(|rule| zone(rule.zone).cloned())
-                .collect(),
-            voice,
-        }))
-    }
-
-    /// Looks at a request of which this was said; with what it would owe, had it been let in by these rules.
-    fn watch(
-        &self,
+        refused: &RuleRefusal,
+        keys: &[KeyLookup<RuleKey>],
         record: &RequestRecord,
         now: Millis,
-        said: &Admission,
-    ) -> Option<DeferredCharge> {
-        let refused = matches!(said, Admission::Refuse(_));
-        let (rule, excess) = match self.rules.decide(record, now, &mut ()) {
-            Decision::Delay { .. } | Decision::Pass => {
-                if refused {
-                    self.count(0, |zone| &zone.laxer);
-                }
-                return self.rules.bill(record);
+    ) -> Refusal {
+        let rule = &self.requests[refused.rule];
+        let mut refusal = Refusal::of_requests(rule);
+        refusal.policy = self.policy_of(keys);
+        if let RefusalReason::NoKey(fault) = refused.reason {
+            return refusal.without_key(fault);
+        }
+        refusal.retry_after = refused.retry_after;
+        refusal.own = refused.own_retry_after;
+        if let KeyLookup::Key(rule_key) = &keys[refused.rule] {
+            refusal.left = rule.remaining(rule_key, record, now, refused.remaining);
+            if let Some(spec) = rule.override_spec(rule_key) {
+                refusal.quota = spec.quota();
             }
-            Decision::NotLimited => return None,
-            Decision::NoKey { rule, .. } | Decision::Penalize { rule, .. } => (rule, None),
-            Decision::Refuse { rule, excess, .. } => (rule, Some(excess)),
+        }
+        refusal
+    }
+
+    /// Refuses a request that gets no slot, unless this is a dry run.
+    fn refuse_slot(
+        &self,
+        refused: SlotRefusal,
+        keys: &SlotKeys,
+        record: &mut RequestRecord,
+    ) -> Result<(), Refusal> {
+        let SlotRefusal {
+            rule: index,
+            fault,
+            now,
+        } = refused;
+        let rule = &self.connections[index];
+        let (zone, logger) = (&rule.zone, self.connection_logger);
+        if fault.is_some() {
+            zone.store.count_refusal(&Key::from_bytes(b""));
+        }
+        let reason = match fault {
+            Some(fault) => RefusalReason::NoKey(fault),
+            None => RefusalReason::Connections { limit: rule.limit },
         };
-        if !refused {
-            self.count(rule, |zone| &zone.stricter);
-            let name = &self.rules[rule].zone.name.plain;
-            self.voice.shadow_refusal(record, now, excess, name);
+        logger.refused(&reason, &zone.name.plain, record, now);
+        if REFUSALS.wants(now) {
+            let details = RefusalDetails {
+                logger,
+                zone: &zone.name.plain,
+                source: &zone.source,
+                key: match &keys.0[index] {
+                    KeyLookup::Key(key) => Some(*key),
+                    KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
+                },
+                key_bytes: key_prefix(&zone.source.bytes(record)),
+                reason,
+                status: rule.status,
+                retry_after: None,
+            };
+            details.record(record);
+        }
+        if logger.dry_run {
+            record.limit_conn = Some(LimitStatus::RefuseDryRun);
+            return Ok(());
+        }
+        record.limit_conn = Some(LimitStatus::Refuse);
+        record.limit_zone = Some(Arc::clone(&zone.name.plain));
+        let mut refusal = Refusal::of_connections(rule);
+        refusal.policy = match self.has_overrides {
+            true => self.policy_of(&self.requests.find_keys(record)),
+            false => self.policy.clone(),
+        };
+        Err(match fault {
+            Some(fault) => refusal.without_key(fault),
+            None => refusal,
+        })
+    }
+
+    /// Adds a refusal to the last ones.
+    #[cold]
+    fn record_refusal(
+        &self,
+        refused: &RuleRefusal,
+        keys: &[KeyLookup<RuleKey>],
+        record: &RequestRecord,
+    ) {
+        let rule = &self.requests[refused.rule];
+        let zone = &rule.zone;
+        let details = RefusalDetails {
+            logger: self.request_logger,
+            zone: &zone.name.plain,
+            source: &zone.source,
+            key: match (&keys[refused.rule], refused.reason) {
+                (_, RefusalReason::NoKey(_)) => None,
+                (KeyLookup::Key(rule_key), _) => Some(rule_key.key),
+                (KeyLookup::Nothing | KeyLookup::Refuse(_), _) => None,
+            },
+            key_bytes: key_prefix(&zone.key_bytes(record)),
+            reason: refused.reason,
+            status: rule.status,
+            retry_after: refused.retry_after,
+        };
+        details.record(record);
+    }
+
+    /// Counts the decision on some of the requests for the busiest keys of the zones.
+    fn sample_requests(
+        &self,
+        decision: &Decision,
+        keys: &[KeyLookup<RuleKey>],
+        record: &RequestRecord,
+        now: Millis,
+    ) {
+        let refused_by = match decision {
+            Decision::NotLimited => return,
+            Decision::Refuse(refused) if matches!(refused.reason, RefusalReason::NoKey(_)) => {
+                return;
+            }
+            Decision::Refuse(refused) => Some(refused.rule),
+            Decision::Delay { .. } | Decision::Pass => None,
+        };
+        let weight = store::sampling_weight(now);
+        if weight == 0 {
+            return;
+        }
+        for (index, (rule, lookup)) in self.requests.iter().zip(keys).enumerate() {
+            let KeyLookup::Key(RuleKey { key, .. }) = lookup else {
+                continue;
+            };
+            let verdict = match (refused_by, decision) {
+                (Some(refused_by), _) if refused_by == index => VerdictKind::Refuse,
+                (Some(_), _) => continue,
+                (None, Decision::Delay { rule, wait, .. }) if *rule == index => {
+                    VerdictKind::Delay(*wait)
+                }
+                (None, _) => VerdictKind::Pass,
+            };
+            let (zone, bytes) = (&rule.zone, || key_prefix(&rule.zone.key_bytes(record)));
+            zone.key_admin
+                .busiest
+                .record(key, verdict, weight, now, bytes);
+        }
+    }
+
+    /// The same for the slots a request got, or the one it was refused. In a dry run all passes.
+    fn sample_slots(
+        &self,
+        keys: &SlotKeys,
+        refused: Option<&SlotRefusal>,
+        now: Millis,
+        record: &RequestRecord,
+    ) {
+        let weight = store::sampling_weight(now);
+        if weight == 0 {
+            return;
+        }
+        let refused = refused.filter(|_| !self.connection_logger.dry_run);
+        for (index, (rule, lookup)) in self.connections.iter().zip(&keys.0).enumerate() {
+            let KeyLookup::Key(key) = lookup else {
+                continue;
+            };
+            let verdict = match refused {
+                None => VerdictKind::Pass,
+                Some(refused) if refused.rule == index => VerdictKind::Refuse,
+                // Refused by another rule.
+                Some(_) => continue,
+            };
+            let (zone, bytes) = (&rule.zone, || key_prefix(&rule.zone.source.bytes(record)));
+            zone.key_admin
+                .busiest
+                .record(key, verdict, weight, now, bytes);
+        }
+    }
+
+    /// The header fields of the response to an admitted request; those of the `limit_conn` are added later.
+    fn allowed_headers(
+        &self,
+        form: HeaderForm,
+        shared: Option<&SharedDecision<'_>>,
+        keys: &[KeyLookup<RuleKey>],
+        now: Millis,
+    ) -> Box<AllowedHeaders> {
+        let mut balances = Vec::new();
+        if !self.request_logger.dry_run {
+            for (index, (rule, lookup)) in self.requests.iter().zip(keys).enumerate() {
+                balances.extend(match (shared, lookup) {
+                    (Some(shared), _) => shared.balance(index, now),
+                    (None, KeyLookup::Key(rule_key)) => Some(rule.with_spec(rule_key, |spec| {
+                        let key_status = rule.zone.store.key_status(&rule_key.key, now, spec);
+                        PolicyBalance::of_key(&rule.zone.name, spec, key_status)
+                    })),
+                    (None, KeyLookup::Nothing | KeyLookup::Refuse(_)) => None,
+                });
+            }
+        }
+        Box::new(AllowedHeaders {
+            form,
+            policy: self.policy_of(keys),
+            balances,
+        })
+    }
+
+    /// Adds what is left of the `limit_conn`, for a request that has its slots.
+    fn add_slot_balances(&self, headers: &mut AllowedHeaders, keys: &SlotKeys) {
+        if self.connection_logger.dry_run {
+            return;
+        }
+        for (rule, lookup) in self.connections.iter().zip(&keys.0) {
+            // The slots of other gateways are known to the store alone.
+            if let (None, KeyLookup::Key(key)) = (&rule.zone.shared, lookup) {
+                let free = rule.limit.saturating_sub(rule.zone.store.taken(key));
+                let (name, limit) = (&rule.zone.name, rule.limit.into());
+                let balance = PolicyBalance::new(name, limit, free.into());
+                headers.balances.push(balance);
+            }
+        }
+    }
+
+    /// The `RateLimit-Policy` of a request.
+    fn policy_of(&self, keys: &[KeyLookup<RuleKey>]) -> Option<Arc<HeaderValue>> {
+        let is_usual = |lookup: &KeyLookup<RuleKey>| match lookup {
+            KeyLookup::Key(rule_key) => rule_key.own.is_none(),
+            KeyLookup::Nothing => false,
+            KeyLookup::Refuse(_) => true,
+        };
+        if !self.has_overrides || keys.iter().all(is_usual) {
+            return self.policy.clone();
+        }
+        self.policy_with(|index| {
+            let rule = &self.requests[index];
+            match &keys[index] {
+                KeyLookup::Key(rule_key) => Some(rule.with_spec(rule_key, Clone::clone)),
+                // A key without a limit, or none at all.
+                KeyLookup::Nothing => None,
+                KeyLookup::Refuse(_) => Some(rule.spec),
+            }
+        })
+    }
+
+    /// The `RateLimit-Policy` of what is enforced; `spec` gives the numbers of a `limit_req` rule where it applies.
+    fn policy_with(&self, spec: impl Fn(usize) -> Option<LimitSpec>) -> Option<Arc<HeaderValue>> {
+        let mut text = String::new();
+        if !self.request_logger.dry_run {
+            for (index, rule) in self.requests.iter().enumerate() {
+                if let Some(spec) = spec(index) {
+                    add_requests(&mut text, &rule.zone.name, &spec, &rule.cost_source);
+                }
+            }
+        }
+        if !self.connection_logger.dry_run {
+            for rule in &self.connections {
+                add_connections(&mut text, &rule.zone.name, rule.limit);
+            }
+        }
+        headers::value(text).map(Arc::new)
+    }
+
+    /// The refusal of a request with a blocked key in a zone of this location.
+    #[cold]
+    fn refuse_blocked(&self, record: &mut RequestRecord, now: Millis) -> Option<Refusal> {
+        for rule in self.requests.iter() {
+            let zone = &rule.zone;
+            let Some(block) = Block::find(&zone.key_admin, || zone.admin_keys(record), now) else {
+                continue;
+            };
+            zone.store.count_refusal(&block.key);
+            let refusal = Refusal::of_requests(rule);
+            let (logger, source) = (self.request_logger, &zone.source);
+            if let Some(refusal) = self.refuse_block(block, refusal, logger, source, record, now) {
+                record.limit_req = Some(LimitStatus::Refuse);
+                return Some(refusal);
+            }
+        }
+        for rule in &self.connections {
+            let zone = &rule.zone;
+            let Some(block) = Block::find(&zone.key_admin, || zone.source.key(record), now) else {
+                continue;
+            };
+            zone.store.count_refusal(&block.key);
+            let refusal = Refusal::of_connections(rule);
+            let (logger, source) = (self.connection_logger, &zone.source);
+            if let Some(refusal) = self.refuse_block(block, refusal, logger, source, record, now) {
+                record.limit_conn = Some(LimitStatus::Refuse);
+                return Some(refusal);
+            }
         }
         None
     }
 
-    fn count(&self, rule: usize, counter: impl Fn(&ShadowZone) -> &AtomicU64) {
-        if let Some(zone) = self.zones.get(rule) {
-            counter(zone).fetch_add(1, Ordering::Relaxed);
+    /// Logs that a key is blocked; the refusal, unless this is a dry run.
+    fn refuse_block(
+        &self,
+        block: Block,
+        refusal: Refusal,
+        logger: LimitLogger,
+        source: &KeySource,
+        record: &RequestRecord,
+        now: Millis,
+    ) -> Option<Refusal> {
+        let left = block.left;
+        let reason = RefusalReason::Block {
+            left,
+            reason: block.reason.as_deref(),
+        };
+        logger.refused(&reason, refusal.zone(), record, now);
+        if REFUSALS.wants(now) {
+            let details = RefusalDetails {
+                logger,
+                zone: refusal.zone(),
+                source,
+                key: Some(block.key),
+                key_bytes: key_prefix(&source.bytes(record)),
+                reason,
+                status: refusal.status,
+                retry_after: Some(left),
+            };
+            details.record(record);
+        }
+        (!logger.dry_run).then(|| Refusal {
+            retry_after: Some(left),
+            own: Some(left),
+            policy: self.policy.clone(),
+            ..refusal
+        })
+    }
+
+    /// Takes one request off what the keys of a request were granted.
+    #[cold]
+    fn use_grants(&self, record: &RequestRecord, now: Millis) {
+        for rule in self.requests.iter() {
+            for key in rule.zone.admin_keys(record) {
+                rule.zone.key_admin.use_grant(&key, now);
+            }
         }
     }
 }
 
-/// A key that is blocked.
-struct BlockedKey {
+/// A key that an operator has blocked.
+struct Block {
     key: Key,
     left: Duration,
     reason: Option<Box<str>>,
 }
 
-impl Limits {
-    /// The refusal of a request that has a blocked key in a zone of this location.
-    #[cold]
-    fn barred(&self, record: &mut RequestRecord, now: Millis) -> Option<Refusal> {
-        for rule in self.requests.iter() {
-            let zone = &rule.zone;
-            let keys = || zone.marked_keys(record);
-            let Some(barred) = zone.watch.barred(keys, now) else {
-                continue;
-            };
-            zone.store.count_refusal(&barred.key);
-            let status = rule.action.status.unwrap_or(self.requests_status);
-            let (dry_run, left) = (self.requests_voice.dry_run, barred.left);
-            let voice = self.requests_voice;
-            voice.blocked(record, now, left, (LimitKind::Requests, &zone.name.plain));
-            let kind = LimitKind::Requests;
-            barred.record(
-                kind,
-                (&zone.name, &zone.source),
-                status,
-                dry_run,
-                record,
-                now,
-            );
-            if !dry_run {
-                record.limit_req = Some(LimitStatus::Refuse);
-                let quota = rule.spec.quota();
-                return Some(self.blocked(kind, status, &rule.action, left, (&zone.name, quota)));
-            }
-        }
-        for rule in &self.connections {
-            let zone = &rule.zone;
-            let keys = || key(&zone.source, record);
-            let Some(barred) = zone.watch.barred(keys, now) else {
-                continue;
-            };
-            zone.store.count_refusal(&barred.key);
-            let status = rule.action.status.unwrap_or(self.connections_status);
-            let (dry_run, left) = (self.connections_voice.dry_run, barred.left);
-            let (voice, kind) = (self.connections_voice, LimitKind::Connections);
-            voice.blocked(record, now, left, (kind, &zone.name.plain));
-            barred.record(
-                kind,
-                (&zone.name, &zone.source),
-                status,
-                dry_run,
-                record,
-                now,
-            );
-            if !dry_run {
-                record.limit_conn = Some(LimitStatus::Refuse);
-                let quota = u64::from(rule.limit);
-                return Some(self.blocked(kind, status, &rule.action, left, (&zone.name, quota)));
-            }
-        }
-        None
-    }
-
-    fn blocked(
-        &self,
-        kind: LimitKind,
-        status: StatusCode,
-        action: &RefusalAction,
-        left: Duration,
-        (name, quota): (&Arc<ZoneName>, u64),
-    ) -> Refusal {
-        Refusal {
-            kind,
-            status,
-            body: action.body.clone(),
-            retry_after: Some(left),
-            name: Arc::clone(name),
-            quota,
-            left: 0,
-            own: Some(left),
-            policy: self.policy.clone(),
-            is_bad_request: false,
-            lacks_key: false,
-        }
-    }
-
-    /// Takes one off what the keys of a request were granted.
-    #[cold]
-    fn spend_grants(&self, record: &RequestRecord, now: Millis) {
-        for rule in self.requests.iter() {
-            for key in rule.zone.marked_keys(record) {
-                rule.zone.watch.spend(&key, now);
-            }
-        }
-    }
-}
-
-impl BlockedKey {
-    fn record(
-        self,
-        kind: LimitKind,
-        (name, source): (&ZoneName, &KeySource),
-        status: StatusCode,
-        dry_run: bool,
-        record: &RequestRecord,
-        now: Millis,
-    ) {
-        let case = RefusalDetails {
-            kind,
-            zone: &name.plain,
-            source,
-            name: log::bytes(source, record),
-            key: Some(self.key),
-            why: RefusalReason::Block(self.reason),
-            status,
-            retry_after: Some(self.left),
-            dry_run,
-        };
-        if REFUSALS.wants(now) {
-            case.record(record);
-        }
-    }
-}
-
-impl KeyAdmin {
+impl Block {
     /// The first of these keys that is blocked.
-    fn barred<K: IntoIterator<Item = Key>>(
-        &self,
+    fn find<K: IntoIterator<Item = Key>>(
+        key_admin: &KeyAdmin,
         keys: impl FnOnce() -> K,
         now: Millis,
-    ) -> Option<BlockedKey> {
-        if !self.has_marks() {
+    ) -> Option<Self> {
+        if key_admin.count() == 0 {
             return None;
         }
         keys().into_iter().find_map(|key| {
-            let (left, reason) = self.block(&key, now)?;
-            Some(BlockedKey { key, left, reason })
+            let (left, reason) = key_admin.block(&key, now)?;
+            Some(Self { key, left, reason })
         })
     }
 }
 
-/// A request's key, whatever else holds for it.
-fn key(source: &KeySource, record: &RequestRecord) -> Option<Key> {
-    match source.find(record, |bytes| KeyLookup::Key(Key::from_bytes(bytes))) {
-        KeyLookup::Key(key) => Some(key),
-        KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
+/// The `shadow` of a location: limits that are counted and never enforced.
+#[derive(Debug)]
+struct Shadow {
+    rules: ReqRules,
+    zones: Box<[Arc<ShadowZone>]>,
+    logger: LimitLogger,
+}
+
+impl Shadow {
+    /// The shadow of a location, if it has one.
+    fn compile(conf: &LocationConf, zones: &Zones, logger: LimitLogger) -> Option<Box<Self>> {
+        if conf.shadow.is_empty() {
+            return None;
+        }
+        let zone = |index: usize| zones.shadow.get(index)?.as_ref();
+        let status = conf.limits.limit_req_status;
+        let shadowed = conf
+            .shadow
+            .iter()
+            .filter_map(|rule| zone(rule.zone).cloned());
+        Some(Box::new(Self {
+            rules: ReqRules::compile(&conf.shadow, status, |index| Some(&zone(index)?.zone)),
+            zones: shadowed.collect(),
+            logger,
+        }))
+    }
+
+    /// Decides on a request that the enforced limits have refused or not. What it would be charged when it is over, had it
+    /// been admitted by these rules.
+    fn observe(
+        &self,
+        record: &RequestRecord,
+        now: Millis,
+        is_refused: bool,
+    ) -> Option<DeferredCharge> {
+        let keys = self.rules.find_keys(record);
+        match self.rules.decide(&keys, record, now, &mut ()) {
+            Decision::Delay { .. } | Decision::Pass => {
+                if is_refused && let Some(zone) = self.zones.first() {
+                    zone.laxer.fetch_add(1, Ordering::Relaxed);
+                }
+                self.rules.deferred_charge(&keys, record)
+            }
+            Decision::NotLimited => None,
+            Decision::Refuse(refused) => {
+                if !is_refused && let Some(zone) = self.zones.get(refused.rule) {
+                    zone.stricter.fetch_add(1, Ordering::Relaxed);
+                    let name = &zone.zone.name.plain;
+                    self.logger
+                        .shadow_refused(&refused.reason, name, record, now);
+                }
+                None
+            }
+        }
     }
 }

@@ -1,344 +1,386 @@
-//! The rules of a location of which some count in a store that gateways share.
+//! The decision on a request of whose rules some count in a store that gateways share.
 //!
-//! The order is the other way round than where all is local: what can be asked here is asked first, and nobody waits
-//! for a store to hear a refusal that was known before. What was charged here is given back when a store refuses.
-//!
-//! A rule that applies to a request, some of whose rules count in a store that gateways share.
-//!
-//! Which override holds for a request, and which bucket it is counted in.
-//!
-//! An override by address gives the clients it names other numbers in the zone, and one bucket cannot be drained at two
-//! rates. Where the key tells these clients from all others, as an address does, its bucket is theirs alone. Where others
-//! have the same key, those who are named are counted apart: together, as all others are.
+//! The order is the other way round than where all is local: what can be decided here comes first, and no request waits
+//! for a store to be refused for a reason known before. What was charged here is refunded when a store refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use super::key::KeyLookup;
-use super::rule::{Decision, ReqRule};
-use super::zone::{OverrideMatch, ReqZone, RuleKey, apart, parted};
+use super::headers::PolicyBalance;
+use super::key::{KeyBytes, KeyLookup};
+use super::log::RefusalReason;
+use super::rule::{Decision, ReqRule, ReqRules, RuleRefusal};
+use super::zone::RuleKey;
 use crate::algorithm::{Cost, Excess, LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::{OnOutage, StoreMode};
 use crate::message::RequestRecord;
 use crate::store::{
-    CostShare, Key, LeaseVerdict, LocalDecision, OutageCharge, Receipt, SharedStore, StoreRequest,
+    CostShare, LeaseVerdict, LocalDecision, OutageCharge, Receipt, SharedStore, StoreRequest,
     StoreVerdict, ZoneLeases,
 };
 
 /// A request as its rules see it: everything that has to be known before anything is waited for.
 #[derive(Debug)]
-pub(super) struct SharedDecision {
-    pub(super) keys: Vec<PendingRule>,
-    /// Questions that were decided without their answer.
+pub(super) struct SharedDecision<'r> {
+    rules: &'r ReqRules,
+    pending: Vec<PendingRule<'r>>,
+    /// Requests to stores that were decided without their response.
     unanswered: Vec<(Arc<SharedStore>, LocalDecision)>,
 }
 
-impl SharedDecision {
-    /// What the rules need to know of a request; otherwise the decision at once.
-    pub(super) fn open(rules: &[ReqRule], record: &RequestRecord) -> Result<Self, Decision> {
-        let mut keys = Vec::with_capacity(rules.len());
-        for (index, rule) in rules.iter().enumerate() {
-            let mut bytes = Vec::new();
-            match rule.zone.find_in_full(record, &mut bytes) {
-                KeyLookup::Key(rule_key) => keys.push(PendingRule {
-                    rule: index,
+/// A rule that applies to the request.
+#[derive(Debug)]
+struct PendingRule<'r> {
+    rule: &'r ReqRule,
+    index: usize,
+    rule_key: RuleKey,
+    bytes: KeyBytes,
+    cost: Cost,
+    spec: LimitSpec,
+    result: RuleResult,
+}
+
+/// What a rule has decided, and where.
+#[derive(Debug, Clone, Copy)]
+enum RuleResult {
+    /// Decided without asking: the store is away, or the refusal was known.
+    Known(Verdict),
+    /// Spent from this gateway's lease.
+    Leased(StoreVerdict),
+    /// Charged in this process, because it is the rule's own, or because its store does not respond.
+    Local(Verdict, Receipt, CostShare),
+    /// Not decided yet.
+    Pending,
+    /// Charged in its store.
+    Stored(StoreVerdict),
+    /// Over the burst here, and waits until it is not; charged once no rule refuses any more.
+    Waits(Verdict, CostShare),
+}
+
+impl<'r> SharedDecision<'r> {
+    /// Gathers what the rules need to know of a request; otherwise the decision at once.
+    pub(super) fn begin(
+        rules: &'r ReqRules,
+        keys: &[KeyLookup<RuleKey>],
+        record: &RequestRecord,
+        now: Millis,
+    ) -> Result<Self, Decision> {
+        if let Some(decision) = rules.decide_uncharged(keys, record, now) {
+            return Err(decision);
+        }
+        let mut pending = Vec::with_capacity(rules.len());
+        for (index, (rule, lookup)) in rules.iter().zip(keys).enumerate() {
+            match lookup {
+                KeyLookup::Key(rule_key) => pending.push(PendingRule {
+                    rule,
+                    index,
+                    rule_key: *rule_key,
+                    bytes: rule.zone.key_bytes(record),
                     cost: rule.cost(record),
-                    spec: rule.with_terms(&rule_key, Clone::clone),
-                    rule_key,
-                    bytes,
-                    spoken: RuleResult::Nothing,
+                    spec: rule.with_spec(rule_key, Clone::clone),
+                    result: RuleResult::Pending,
                 }),
                 KeyLookup::Nothing => {}
-                KeyLookup::Refuse(fault) => return Err(rule.no_key(index, fault)),
+                KeyLookup::Refuse(fault) => {
+                    return Err(Decision::without_key(rules, index, *fault));
+                }
             }
         }
         Ok(Self {
-            keys,
+            rules,
+            pending,
             unanswered: Vec::new(),
         })
     }
 
-    /// Asks all, and charges all unless one refuses.
-    pub(super) async fn decide(&mut self, rules: &[ReqRule], now: Millis) -> Decision {
-        if self.keys.len() > 1 && self.recall(rules, now) {
-            return self.refuse(rules, now).await;
-        }
-        for held in &mut self.keys {
-            if rules[held.rule].zone.shared.is_none() {
-                held.charge(rules, now, held.own_share());
-                if held.refuses() {
-                    return self.refuse(rules, now).await;
-                }
-            }
-        }
-        for held in &mut self.keys {
-            held.spend(rules, now);
-        }
-        if self.keys.iter().any(PendingRule::refuses) {
-            return self.refuse(rules, now).await;
-        }
-        while let Some(store) = self.next_store(rules) {
-            self.ask(rules, &store, now).await;
-            if self.keys.iter().any(PendingRule::refuses) {
-                return self.refuse(rules, now).await;
-            }
-        }
-        let mut decision = Decision::NotLimited;
-        for held in &self.keys {
-            let Some(outcome) = held.outcome() else {
-                continue;
-            };
-            match held.spoken {
-                RuleResult::Leased(answer) | RuleResult::There(answer) => {
-                    held.mirror(rules, now, answer);
-                }
-                RuleResult::Waits(_, share) => {
-                    let (store, cost) = (&rules[held.rule].zone.store, share.whole());
-                    store.charge_delayed(&held.rule_key.key, now, cost, &held.spec);
-                }
-                RuleResult::Here(_, _, share) if share.owes > Cost(0) => {
-                    let store = &rules[held.rule].zone.store;
-                    store.debit(&held.rule_key.key, now, share.owes, &held.spec);
-                }
-                _ => {}
-            }
-            decision.hear(held.rule, &held.rule_key, outcome, &mut ());
-        }
-        for (store, unanswered) in std::mem::take(&mut self.unanswered) {
-            let passed = self.keys.iter().filter(|held| held.is_at(rules, &store));
-            let passed = passed.filter_map(|held| held.debt(rules, &store));
-            store.settle(unanswered, false, passed.collect());
+    /// The decision on the request; unless a rule refuses it, it is charged.
+    pub(super) async fn decide(&mut self, keys: &[KeyLookup<RuleKey>], now: Millis) -> Decision {
+        let mut decision = match self.ask_all(now).await {
+            true => self.pass(now),
+            false => self.refuse(now).await,
+        };
+        if let Some(rule) = self.rules.penalize(&mut decision, keys, now) {
+            self.tell_penalty(rule, now);
         }
         decision
     }
 
-    /// Lets the other gateways know that a rule keeps its key out from now on.
-    pub(super) fn tell_penalty(&self, rules: &[ReqRule], rule: usize, now: Millis) {
-        let held = self.keys.iter().find(|held| held.rule == rule);
-        let ReqRule { zone, action, .. } = &rules[rule];
-        if let (Some(held), Some(store), Some(term)) = (held, &zone.shared, action.penalty) {
-            let mut inquiry = StoreRequest::default();
-            held.ask_about(rules, store, &mut inquiry);
-            store.punish_later(inquiry, now, term);
+    /// What is left under a rule for a request that is admitted.
+    pub(super) fn balance(&self, rule: usize, now: Millis) -> Option<PolicyBalance> {
+        let pending = self.pending.iter().find(|pending| pending.index == rule)?;
+        let (zone, spec) = (&pending.rule.zone, &pending.spec);
+        match pending.result {
+            RuleResult::Pending | RuleResult::Known(_) => None,
+            RuleResult::Stored(verdict) => Some(PolicyBalance::new(
+                &zone.name,
+                spec.quota(),
+                verdict.remaining,
+            )),
+            // As far as this gateway knows: what others do with their leases becomes known later.
+            RuleResult::Local(..) | RuleResult::Leased(_) | RuleResult::Waits(..) => {
+                let key_status = zone.store.key_status(&pending.rule_key.key, now, spec);
+                Some(PolicyBalance::of_key(&zone.name, spec, key_status))
+            }
         }
     }
 
-    /// Whether some are known to be refused; nothing is charged then.
-    fn recall(&mut self, rules: &[ReqRule], now: Millis) -> bool {
+    /// Asks rule by rule and store by store; false as soon as one refuses.
+    async fn ask_all(&mut self, now: Millis) -> bool {
+        if self.pending.len() > 1 && self.recall_refusals(now) {
+            return false;
+        }
+        for pending in &mut self.pending {
+            if pending.rule.zone.shared.is_none() {
+                let share = CostShare {
+                    needs: pending.cost,
+                    owes: Cost(0),
+                };
+                pending.charge(now, share);
+                if pending.refuses() {
+                    return false;
+                }
+            }
+        }
+        for pending in &mut self.pending {
+            pending.spend_lease(now);
+        }
+        if self.is_refused() {
+            return false;
+        }
+        while let Some(store) = self.next_store() {
+            self.ask_store(&store, now).await;
+            if self.is_refused() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn is_refused(&self) -> bool {
+        self.pending.iter().any(PendingRule::refuses)
+    }
+
+    /// The decision where no rule refuses.
+    fn pass(&mut self, now: Millis) -> Decision {
+        let mut decision = Decision::NotLimited;
+        for pending in &self.pending {
+            let Some(verdict) = pending.verdict() else {
+                continue;
+            };
+            let (store, key) = (&pending.rule.zone.store, &pending.rule_key.key);
+            match pending.result {
+                RuleResult::Leased(shared) | RuleResult::Stored(shared) => {
+                    pending.mirror(now, shared);
+                }
+                RuleResult::Waits(_, share) => {
+                    store.charge_delayed(key, now, share.whole(), &pending.spec);
+                }
+                RuleResult::Local(_, _, share) if share.owes > Cost(0) => {
+                    store.debit(key, now, share.owes, &pending.spec);
+                }
+                _ => {}
+            }
+            decision.add(self.rules, pending.index, verdict);
+        }
+        for (store, unanswered) in std::mem::take(&mut self.unanswered) {
+            let passed = self.pending.iter().filter(|pending| pending.is_at(&store));
+            let owed = passed.filter_map(|pending| pending.outage_charge(&store));
+            store.settle(unanswered, false, owed.collect());
+        }
+        decision
+    }
+
+    /// Tells the other gateways that a rule gives its key a penalty.
+    fn tell_penalty(&self, rule: usize, now: Millis) {
+        let pending = self.pending.iter().find(|pending| pending.index == rule);
+        let ReqRule { zone, action, .. } = &self.rules[rule];
+        if let (Some(pending), Some(store), Some(term)) = (pending, &zone.shared, action.penalty) {
+            let mut request = StoreRequest::default();
+            pending.add_to(store, &mut request);
+            store.punish_later(request, now, term);
+        }
+    }
+
+    /// Whether a lease knows that some of the rules refuse; nothing is charged then.
+    fn recall_refusals(&mut self, now: Millis) -> bool {
         let mut refused = false;
-        for held in &mut self.keys {
-            if let Some(leases) = held.leases(rules)
-                && let Some(outcome) =
-                    leases.refusal(&held.rule_key.key, now, held.cost, &held.spec)
+        for pending in &mut self.pending {
+            let key = &pending.rule_key.key;
+            if let Some(leases) = pending.leases()
+                && let Some(verdict) = leases.refusal(key, now, pending.cost, &pending.spec)
             {
                 refused = true;
-                held.rule_out(rules, outcome);
+                pending.refuse_locally(verdict);
             }
         }
         refused
     }
 
-    /// The store of the first rule that has not spoken.
-    fn next_store(&self, rules: &[ReqRule]) -> Option<Arc<SharedStore>> {
-        let silent = self.keys.iter().find(|held| held.outcome().is_none())?;
-        rules[silent.rule].zone.shared.clone()
+    /// The store of the first rule that has not decided.
+    fn next_store(&self) -> Option<Arc<SharedStore>> {
+        let undecided = self.pending.iter().find(|it| it.verdict().is_none())?;
+        undecided.rule.zone.shared.clone()
     }
 
     /// Asks one store about all keys it has.
-    async fn ask(&mut self, rules: &[ReqRule], store: &Arc<SharedStore>, now: Millis) {
-        let mut inquiry = StoreRequest::default();
-        for held in &self.keys {
-            if held.is_at(rules, store) && held.outcome().is_none() {
-                held.ask_about(rules, store, &mut inquiry);
-                inquiry.has_left(held.known_left(rules, store, now));
+    async fn ask_store(&mut self, store: &Arc<SharedStore>, now: Millis) {
+        let mut request = StoreRequest::default();
+        for pending in &self.pending {
+            if pending.is_at(store) && pending.verdict().is_none() {
+                pending.add_to(store, &mut request);
+                request.has_left(pending.known_remaining(store, now));
             }
         }
-        let mut answers = match store.ask(inquiry, now).await {
-            Ok(answers) => Some(answers.into_iter()),
+        let mut verdicts = match store.ask(request, now).await {
+            Ok(verdicts) => Some(verdicts.into_iter()),
             Err(unanswered) => {
                 self.unanswered.push((Arc::clone(store), unanswered));
                 None
             }
         };
-        for held in &mut self.keys {
-            if held.outcome().is_some() || !held.is_at(rules, store) {
+        for pending in &mut self.pending {
+            if pending.verdict().is_some() || !pending.is_at(store) {
                 continue;
             }
-            match &mut answers {
-                Some(answers) => {
-                    if let Some(Some(answer)) = answers.next() {
-                        if !answer.penalized {
-                            held.learn(rules, now, &answer);
+            match &mut verdicts {
+                Some(verdicts) => {
+                    if let Some(Some(verdict)) = verdicts.next() {
+                        if !verdict.penalized
+                            && let Some(leases) = pending.leases()
+                        {
+                            // A refusal is remembered for as long as it holds.
+                            let key = &pending.rule_key.key;
+                            leases.learn(key, now, pending.cost, &pending.spec, &verdict);
                         }
-                        held.spoken = RuleResult::There(answer);
+                        pending.result = RuleResult::Stored(verdict);
                     }
                 }
-                None => held.go_on_without(rules, store, now),
+                None => pending.decide_without_store(store, now),
             }
         }
     }
 
-    /// Takes back what was charged, and says why.
-    async fn refuse(&mut self, rules: &[ReqRule], now: Millis) -> Decision {
-        let mut decision = Decision::NotLimited;
-        for held in &self.keys {
-            match held.spoken {
-                RuleResult::Here(Verdict::Delay { .. } | Verdict::Pass { .. }, receipt, share) => {
-                    let store = &rules[held.rule].zone.store;
-                    store.refund(&held.rule_key.key, receipt, now, share.needs, &held.spec);
+    /// Refunds what was charged, and gives the reason.
+    async fn refuse(&mut self, now: Millis) -> Decision {
+        let mut refused: Option<RuleRefusal> = None;
+        for pending in &self.pending {
+            let (zone, key) = (&pending.rule.zone, &pending.rule_key.key);
+            match pending.result {
+                RuleResult::Local(Verdict::Delay { .. } | Verdict::Pass { .. }, receipt, share) => {
+                    let store = &zone.store;
+                    store.refund(key, receipt, now, share.needs, &pending.spec);
                 }
                 RuleResult::Leased(_) => {
-                    if let Some(leases) = &rules[held.rule].zone.leases {
-                        leases.unspend(&held.rule_key.key, now, held.cost, &held.spec);
+                    if let Some(leases) = &zone.leases {
+                        leases.unspend(key, now, pending.cost, &pending.spec);
                     }
                 }
-                RuleResult::There(answer) if held.refuses() => held.mirror(rules, now, answer),
+                RuleResult::Stored(verdict) if pending.refuses() => pending.mirror(now, verdict),
                 _ => {}
             }
-            if let Some(left) = held.penalty_elsewhere(rules, now) {
-                decision = Decision::Penalize {
-                    rule: held.rule,
-                    rule_key: held.rule_key,
-                    left,
+            if let Some(left) = pending.penalty_elsewhere(now) {
+                refused = Some(RuleRefusal {
+                    rule: pending.index,
+                    reason: RefusalReason::Penalty(left),
                     retry_after: Some(left),
-                };
+                    own_retry_after: Some(left),
+                    remaining: Some(0),
+                });
                 break;
             }
-            if let Some(outcome @ Verdict::Refuse { .. }) = held.outcome() {
-                let mut own = Decision::NotLimited;
-                own.hear(held.rule, &held.rule_key, outcome, &mut ());
-                own.may_wait(&rules[held.rule], &held.spec);
-                decision.hear_refusal(own, held.left());
+            match (&mut refused, pending.refusal()) {
+                (_, None) => {}
+                (Some(first), Some(other)) => first.not_before(other.retry_after),
+                (None, refusal) => refused = refusal,
             }
         }
-        for held in &self.keys {
-            if let Some(after) = held.known_to_refuse(rules, now) {
-                decision.not_before(after);
+        if let Some(refused) = &mut refused {
+            for pending in &self.pending {
+                if let Some(after) = pending.known_to_refuse(now) {
+                    refused.not_before(after);
+                }
             }
         }
         for (store, unanswered) in std::mem::take(&mut self.unanswered) {
             store.settle(unanswered, true, Vec::new());
         }
-        self.give_back(rules, now).await;
-        decision
+        self.refund_stores(now).await;
+        refused.map_or(Decision::NotLimited, Decision::Refuse)
     }
 
-    /// Gives back to those stores that let it pass; one that refused has charged nothing.
-    async fn give_back(&self, rules: &[ReqRule], now: Millis) {
-        let stores = rules.iter().filter_map(|rule| rule.zone.shared.as_ref());
+    /// Refunds in those stores that let the request pass; one that refused has charged nothing.
+    async fn refund_stores(&self, now: Millis) {
         let mut done: Vec<&Arc<SharedStore>> = Vec::new();
-        for store in stores {
-            let mut there = self.keys.iter().filter(|held| held.is_at(rules, store));
+        for store in self
+            .rules
+            .iter()
+            .filter_map(|rule| rule.zone.shared.as_ref())
+        {
+            let mut there = self.pending.iter().filter(|pending| pending.is_at(store));
             if done.iter().any(|known| Arc::ptr_eq(known, store)) || there.any(PendingRule::refuses)
             {
                 continue;
             }
             done.push(store);
-            let mut inquiry = StoreRequest::default();
+            let mut request = StoreRequest::default();
             let mut charged = false;
-            for held in &self.keys {
-                if matches!(held.spoken, RuleResult::There(_)) && held.is_at(rules, store) {
-                    held.ask_about(rules, store, &mut inquiry);
+            for pending in &self.pending {
+                if matches!(pending.result, RuleResult::Stored(_)) && pending.is_at(store) {
+                    pending.add_to(store, &mut request);
                     charged = true;
                 }
             }
             if charged {
-                store.give_back(&inquiry, now).await;
+                store.give_back(&request, now).await;
             }
         }
     }
 }
 
-/// A rule that applies.
-#[derive(Debug)]
-pub(super) struct PendingRule {
-    pub(super) rule: usize,
-    pub(super) rule_key: RuleKey,
-    pub(super) bytes: Vec<u8>,
-    pub(super) cost: Cost,
-    pub(super) spec: LimitSpec,
-    pub(super) spoken: RuleResult,
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub(super) enum RuleResult {
-    /// Charged in this process, where its store did not answer for more than itself.
-    Here(Verdict, Receipt, CostShare),
-    Nothing,
-    /// Said without asking: the store is away, and this is what is done then.
-    Ruled(Verdict),
-    /// Spent from what this gateway has in hand.
-    Leased(StoreVerdict),
-    /// Charged in its store.
-    There(StoreVerdict),
-    /// Over the burst here, and waits until it is not; charged once nobody refuses any more.
-    Waits(Verdict, CostShare),
-}
-
-impl PendingRule {
-    pub(super) fn charge(&mut self, rules: &[ReqRule], now: Millis, share: CostShare) {
-        let rule = &rules[self.rule];
-        if let Some(outcome) = rule.waits_by(&self.spec, &self.rule_key, now, share.needs) {
-            self.spoken = RuleResult::Waits(outcome, share);
-            return;
-        }
-        let store = &rule.zone.store;
-        let (outcome, receipt) = store.charge(&self.rule_key.key, now, share.needs, &self.spec);
-        self.spoken = RuleResult::Here(outcome, receipt, share);
+impl<'r> PendingRule<'r> {
+    /// Charges the key in this process.
+    fn charge(&mut self, now: Millis, share: CostShare) {
+        let (rule, key) = (self.rule, &self.rule_key);
+        self.result = match rule.wait_over_burst_with(&self.spec, key, now, share.needs) {
+            Some(verdict) => RuleResult::Waits(verdict, share),
+            None => {
+                let store = &rule.zone.store;
+                let (verdict, receipt) = store.charge(&key.key, now, share.needs, &self.spec);
+                RuleResult::Local(verdict, receipt, share)
+            }
+        };
     }
 
-    /// What it costs where nobody else counts.
-    pub(super) fn own_share(&self) -> CostShare {
-        CostShare {
-            needs: self.cost,
-            owes: Cost(0),
-        }
-    }
-
-    /// Adds the question about it.
-    pub(super) fn ask_about(
-        &self,
-        rules: &[ReqRule],
-        store: &SharedStore,
-        inquiry: &mut StoreRequest,
-    ) {
-        let rule = &rules[self.rule];
-        let (zone, name) = (&rule.zone, &rule.zone.name.plain);
+    /// Adds it to a request to its store.
+    fn add_to(&self, store: &SharedStore, request: &mut StoreRequest) {
+        let (zone, name) = (&self.rule.zone, &self.rule.zone.name.plain);
         let refused = zone.count_refused;
-        inquiry.add(store, name, &self.bytes, &self.spec, self.cost, refused);
-        inquiry.may_wait(rule.action.max_wait);
-        inquiry.may_be_punished(rule.action.penalty.is_some());
+        request.add(store, name, &self.bytes, &self.spec, self.cost, refused);
+        request.may_wait(self.rule.action.max_wait);
+        request.may_be_punished(self.rule.action.penalty.is_some());
     }
 
-    /// How many requests it has left at most, by this process's own picture. Not for windows: those of a server begin at
+    /// The most requests its key has left, as far as this process knows. Not for windows: those of a server begin at
     /// moments that are not known here.
-    pub(super) fn known_left(
-        &self,
-        rules: &[ReqRule],
-        store: &SharedStore,
-        now: Millis,
-    ) -> Option<u64> {
+    fn known_remaining(&self, store: &SharedStore, now: Millis) -> Option<u64> {
         if self.spec.info().windowed {
             return None;
         }
-        let zone = &rules[self.rule].zone.store;
+        let zone = &self.rule.zone.store;
         let key_status = zone.key_status(&self.rule_key.key, now, &self.spec)?;
         // What passed on credit is about to be charged.
         let credit = match store.mode() {
             StoreMode::Exact => 0,
             StoreMode::Leased => 1,
         };
-        let left = key_status.remaining + credit;
-        (left < key_status.limit).then_some(left)
+        let remaining = key_status.remaining + credit;
+        (remaining < key_status.limit).then_some(remaining)
     }
 
-    /// For how long it has to stay out because another gateway said so; from now on here, too.
-    pub(super) fn penalty_elsewhere(&self, rules: &[ReqRule], now: Millis) -> Option<Duration> {
-        let RuleResult::There(StoreVerdict {
+    /// The rest of a penalty that another gateway has given; from now on it holds here, too.
+    fn penalty_elsewhere(&self, now: Millis) -> Option<Duration> {
+        let RuleResult::Stored(StoreVerdict {
             outcome:
                 Verdict::Refuse {
                     retry_after: Some(left),
@@ -346,147 +388,140 @@ impl PendingRule {
                 },
             penalized: true,
             ..
-        }) = self.spoken
+        }) = self.result
         else {
             return None;
         };
-        let penalties = rules[self.rule].penalties()?;
-        // Without room for it here, it is asked about again.
+        let penalties = self.rule.penalties()?;
+        // Without room for it here, the store is asked about it again.
         let stays = penalties.punish(&self.rule_key.key, now, left);
         Some(stays.unwrap_or(left))
     }
 
-    /// What its store has to be charged, where it passed without.
-    pub(super) fn debt(&self, rules: &[ReqRule], store: &SharedStore) -> Option<OutageCharge> {
-        let (RuleResult::Here(..) | RuleResult::Waits(..)) = self.spoken else {
+    /// What its store has to charge, where the request passed without.
+    fn outage_charge(&self, store: &SharedStore) -> Option<OutageCharge> {
+        let (RuleResult::Local(..) | RuleResult::Waits(..)) = self.result else {
             return None;
         };
-        let (zone, key) = (&rules[self.rule].zone.store, &self.rule_key.key);
-        let debt = OutageCharge::new(store, zone, key, &self.bytes, &self.spec, self.cost);
-        Some(debt)
+        let (zone, key) = (&self.rule.zone.store, &self.rule_key.key);
+        let charge = OutageCharge::new(store, zone, key, &self.bytes, &self.spec, self.cost);
+        Some(charge)
     }
 
-    /// What this gateway can say of it without its store. Not while that is away: then it goes on as it does without. Nor
-    /// where requests wait in the line that all gateways share.
-    pub(super) fn leases<'r>(&self, rules: &'r [ReqRule]) -> Option<&'r Arc<ZoneLeases>> {
-        let rule = &rules[self.rule];
-        let away = rule
-            .zone
-            .shared
-            .as_ref()
-            .is_some_and(|store| store.is_away());
-        let waits = rule.action.max_wait.is_some();
-        rule.zone.leases.as_ref().filter(|_| !away && !waits)
+    /// The leases by which this gateway decides without the store. None while that is away, because then it goes on as it
+    /// does without; nor where requests wait in the queue that all gateways share.
+    fn leases(&self) -> Option<&'r Arc<ZoneLeases>> {
+        let zone = &self.rule.zone;
+        let away = zone.shared.as_ref().is_some_and(|store| store.is_away());
+        let waits = self.rule.action.max_wait.is_some();
+        zone.leases.as_ref().filter(|_| !away && !waits)
     }
 
-    /// Decides here where that can be done.
-    pub(super) fn spend(&mut self, rules: &[ReqRule], now: Millis) {
-        let Some(leases) = self.leases(rules) else {
+    /// Decides by a lease where that can be done.
+    fn spend_lease(&mut self, now: Millis) {
+        let Some(leases) = self.leases() else {
             return;
         };
         let key = &self.rule_key.key;
         match leases.spend(key, &self.bytes, now, self.cost, &self.spec) {
             (LeaseVerdict::Ask, _) => {}
-            (LeaseVerdict::Refuse(outcome), None) => self.rule_out(rules, outcome),
-            (LeaseVerdict::Refuse(outcome), Some(remaining)) => {
-                self.mirror(rules, now, leased(outcome, remaining));
-                self.spoken = RuleResult::Ruled(outcome);
+            (LeaseVerdict::Refuse(verdict), None) => self.refuse_locally(verdict),
+            (LeaseVerdict::Refuse(verdict), Some(remaining)) => {
+                self.mirror(now, leased(verdict, remaining));
+                self.result = RuleResult::Known(verdict);
             }
-            (LeaseVerdict::Spent(outcome), news) => {
-                let remaining = news.unwrap_or(u64::MAX);
-                self.spoken = RuleResult::Leased(leased(outcome, remaining));
+            (LeaseVerdict::Spent(verdict), remaining) => {
+                let remaining = remaining.unwrap_or(u64::MAX);
+                self.result = RuleResult::Leased(leased(verdict, remaining));
             }
         }
     }
 
-    /// Remembers a refusal for as long as it holds.
-    pub(super) fn learn(&self, rules: &[ReqRule], now: Millis, answer: &StoreVerdict) {
-        if let Some(leases) = self.leases(rules) {
-            leases.learn(&self.rule_key.key, now, self.cost, &self.spec, answer);
-        }
+    /// Refuses the request without asking.
+    fn refuse_locally(&mut self, verdict: Verdict) {
+        self.rule.zone.store.count_refusal(&self.rule_key.key);
+        self.result = RuleResult::Known(verdict);
     }
 
-    /// It is refused without asking.
-    pub(super) fn rule_out(&mut self, rules: &[ReqRule], outcome: Verdict) {
-        rules[self.rule]
-            .zone
-            .store
-            .count_refusal(&self.rule_key.key);
-        self.spoken = RuleResult::Ruled(outcome);
-    }
-
-    /// The store is away.
-    pub(super) fn go_on_without(&mut self, rules: &[ReqRule], store: &SharedStore, now: Millis) {
-        self.spoken = match store.on_outage() {
+    /// Decides while the store is away.
+    fn decide_without_store(&mut self, store: &SharedStore, now: Millis) {
+        match store.on_outage() {
             OnOutage::Local => {
                 let share = store.alone(self.cost, &self.spec);
-                return self.charge(rules, now, share);
+                self.charge(now, share);
             }
-            OnOutage::Allow => RuleResult::Ruled(Verdict::Pass { excess: Excess(0) }),
-            OnOutage::Refuse => {
-                let refusal = Verdict::Refuse {
-                    excess: Excess(0),
-                    retry_after: Some(AWHILE),
-                };
-                return self.rule_out(rules, refusal);
-            }
+            OnOutage::Allow => self.result = RuleResult::Known(Verdict::Pass { excess: Excess(0) }),
+            OnOutage::Refuse => self.refuse_locally(Verdict::Refuse {
+                excess: Excess(0),
+                retry_after: Some(OUTAGE_RETRY),
+            }),
+        }
+    }
+
+    /// Brings the bucket of this process up to date, for when the store is away.
+    fn mirror(&self, now: Millis, verdict: StoreVerdict) {
+        let (store, key) = (&self.rule.zone.store, &self.rule_key.key);
+        store.mirror(key, now, self.cost, &self.spec, verdict);
+    }
+
+    fn verdict(&self) -> Option<Verdict> {
+        match self.result {
+            RuleResult::Known(verdict)
+            | RuleResult::Local(verdict, ..)
+            | RuleResult::Waits(verdict, _) => Some(verdict),
+            RuleResult::Leased(verdict) | RuleResult::Stored(verdict) => Some(verdict.outcome),
+            RuleResult::Pending => None,
+        }
+    }
+
+    fn refuses(&self) -> bool {
+        matches!(self.verdict(), Some(Verdict::Refuse { .. }))
+    }
+
+    /// Its refusal, if it refuses.
+    fn refusal(&self) -> Option<RuleRefusal> {
+        let Some(Verdict::Refuse {
+            excess,
+            retry_after,
+        }) = self.verdict()
+        else {
+            return None;
         };
-    }
-
-    /// Keeps this process's own picture of the key, for when the store is away.
-    pub(super) fn mirror(&self, rules: &[ReqRule], now: Millis, answer: StoreVerdict) {
-        let store = &rules[self.rule].zone.store;
-        store.mirror(&self.rule_key.key, now, self.cost, &self.spec, answer);
-    }
-
-    pub(super) fn outcome(&self) -> Option<Verdict> {
-        match self.spoken {
-            RuleResult::Here(outcome, ..)
-            | RuleResult::Ruled(outcome)
-            | RuleResult::Waits(outcome, _) => Some(outcome),
-            RuleResult::Leased(answer) | RuleResult::There(answer) => Some(answer.outcome),
-            RuleResult::Nothing => None,
-        }
-    }
-
-    pub(super) fn refuses(&self) -> bool {
-        matches!(self.outcome(), Some(Verdict::Refuse { .. }))
-    }
-
-    /// How many more would pass, where the store has said so.
-    pub(super) fn left(&self) -> Option<u64> {
-        match self.spoken {
-            RuleResult::There(answer) => Some(answer.remaining),
-            _ => None,
-        }
+        let burst = self.rule.burst;
+        let mut refusal = RuleRefusal {
+            rule: self.index,
+            reason: RefusalReason::Rate { excess, burst },
+            retry_after,
+            own_retry_after: retry_after,
+            remaining: match self.result {
+                RuleResult::Stored(verdict) => Some(verdict.remaining),
+                _ => None,
+            },
+        };
+        refusal.allow_waiting(self.rule, &self.spec);
+        Some(refusal)
     }
 
     /// When a rule that was not asked would let the request pass, where this gateway knows that it would refuse it now.
-    pub(super) fn known_to_refuse(
-        &self,
-        rules: &[ReqRule],
-        now: Millis,
-    ) -> Option<Option<Duration>> {
-        if self.outcome().is_some() {
+    fn known_to_refuse(&self, now: Millis) -> Option<Option<Duration>> {
+        if self.verdict().is_some() {
             return None;
         }
-        let (rule, key) = (&rules[self.rule], &self.rule_key.key);
-        let outcome = match rule.zone.shared {
-            Some(_) => self
-                .leases(rules)?
-                .refusal(key, now, self.cost, &self.spec)?,
-            None => rule.zone.store.peek(key, now, self.cost, &self.spec),
+        let (zone, key) = (&self.rule.zone, &self.rule_key.key);
+        let verdict = match zone.shared {
+            Some(_) => self.leases()?.refusal(key, now, self.cost, &self.spec)?,
+            None => zone.store.peek(key, now, self.cost, &self.spec),
         };
-        rule.passes_at(&outcome, &self.spec)
+        self.rule.passes_after(&verdict, &self.spec)
     }
 
-    pub(super) fn is_at(&self, rules: &[ReqRule], store: &Arc<SharedStore>) -> bool {
-        let own = rules[self.rule].zone.shared.as_ref();
+    fn is_at(&self, store: &Arc<SharedStore>) -> bool {
+        let own = self.rule.zone.shared.as_ref();
         own.is_some_and(|own| Arc::ptr_eq(own, store))
     }
 }
 
-/// What this gateway says by itself.
+/// A verdict by a lease.
 fn leased(outcome: Verdict, remaining: u64) -> StoreVerdict {
     StoreVerdict {
         outcome,
@@ -495,114 +530,5 @@ fn leased(outcome: Verdict, remaining: u64) -> StoreVerdict {
     }
 }
 
-/// When somebody may try again who was refused for want of a store.
-const AWHILE: Duration = Duration::from_secs(1);
-
-impl ReqZone {
-    /// The key of a request in a zone where some have numbers of their own.
-    pub(super) fn find_own(
-        &self,
-        record: &RequestRecord,
-        note: impl FnOnce(&[u8]),
-    ) -> KeyLookup<RuleKey> {
-        self.find_held(record, |bytes, apart, held| {
-            let own = match held {
-                OverrideMatch::Own(index) => Some(index),
-                OverrideMatch::Same => None,
-                OverrideMatch::Unlimited(_) => return KeyLookup::Nothing,
-            };
-            let frees = |bytes| self.watch.frees(&Key::from_bytes(bytes), record);
-            if frees(bytes) || apart.is_some_and(frees) {
-                return KeyLookup::Nothing;
-            }
-            let bytes = apart.unwrap_or(bytes);
-            note(bytes);
-            let key = Key::from_bytes(bytes);
-            KeyLookup::Key(RuleKey { key, own })
-        })
-    }
-
-    /// Makes something of the bytes of a request's key, those of its bucket where that is one apart, and what holds for it.
-    fn find_held<T>(
-        &self,
-        record: &RequestRecord,
-        make: impl FnOnce(&[u8], Option<&[u8]>, OverrideMatch) -> KeyLookup<T>,
-    ) -> KeyLookup<T> {
-        let client = record.client();
-        let found = self.source.find(record, |bytes| {
-            // The bytes of an address may read like a text.
-            let text = (!self.source.is_address_of(client, bytes)).then_some(bytes);
-            let held = self.overrides.find(text, client.ip());
-            let named = match held {
-                OverrideMatch::Own(index) => self.overrides.clients(index),
-                OverrideMatch::Same | OverrideMatch::Unlimited(_) => None,
-            };
-            let shared = named.filter(|clients| !self.source.is_within(*clients, client, bytes));
-            match shared {
-                Some(clients) => make(bytes, Some(&apart(clients, bytes)), held),
-                None => make(bytes, None, held),
-            }
-        });
-        match found {
-            // Who is not limited here needs no key.
-            KeyLookup::Refuse(_) if self.is_unlimited(record) => KeyLookup::Nothing,
-            found => found,
-        }
-    }
-
-    /// Whether an override frees the client of a request from this zone, whatever its key is.
-    fn is_unlimited(&self, record: &RequestRecord) -> bool {
-        let held = self.overrides.find(None, record.client().ip());
-        matches!(held, OverrideMatch::Unlimited(_))
-    }
-
-    /// The keys under which a request can be marked: its own, and that of its bucket where that is one apart.
-    pub(super) fn marked_keys(&self, record: &RequestRecord) -> SmallVec<[Key; 2]> {
-        let mut keys = SmallVec::new();
-        self.find_held(record, |bytes, apart, _| {
-            keys.push(Key::from_bytes(bytes));
-            keys.extend(apart.map(Key::from_bytes));
-            KeyLookup::<()>::Nothing
-        });
-        keys
-    }
-
-    /// The bytes of a request's bucket, if it has one; nothing is held while `act` looks at them.
-    pub(super) fn with_key(&self, record: &RequestRecord, act: impl FnOnce(&[u8])) {
-        let copied = self.find_held(record, |bytes, apart, _| {
-            let bytes = apart.unwrap_or(bytes);
-            KeyLookup::Key(SmallVec::<[u8; 32]>::from_slice(bytes))
-        });
-        if let KeyLookup::Key(key) = copied {
-            act(&key);
-        }
-    }
-
-    /// What a request's bucket is called for people.
-    pub(super) fn label(&self, record: &RequestRecord) -> String {
-        let mut network = None;
-        self.with_key(record, |bytes| {
-            network = parted(bytes).map(|(network, _)| network);
-        });
-        match network {
-            Some(network) => format!("({network}) {}", self.source.label(record)),
-            None => self.source.label(record),
-        }
-    }
-
-    /// What the override that applies to a request is written under.
-    pub(super) fn override_name(&self, record: &RequestRecord) -> Option<String> {
-        let index = |held| match held {
-            OverrideMatch::Own(index) | OverrideMatch::Unlimited(index) => Some(index),
-            OverrideMatch::Same => None,
-        };
-        let found = self.find_held(record, |_, _, held| KeyLookup::Key(held));
-        let held = match found {
-            KeyLookup::Key(held) => held,
-            KeyLookup::Nothing | KeyLookup::Refuse(_) => {
-                self.overrides.find(None, record.client().ip())
-            }
-        };
-        self.overrides.name(index(held)?)
-    }
-}
+/// When a request may be retried that was refused because a store was away.
+const OUTAGE_RETRY: Duration = Duration::from_secs(1);

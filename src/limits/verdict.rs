@@ -1,143 +1,136 @@
-//! What comes of asking the limits: a permit, a wait, or a refusal that can say why and until when.
-//!
-//! When a refused request would pass: by the rule that refused it, and by all that hold for it.
+//! The results of asking the limits: an admission, a permit, and a refusal that can say why and until when.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
+use smallvec::SmallVec;
 
-use super::cost::DeferredCharge;
 use super::headers::{
     self, AllowedHeaders, RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET, ZoneName,
 };
-use super::key::KeyLookup;
-use super::rule::{Decision, ReqRule};
-use crate::algorithm::{LimitSpec, Verdict};
-use crate::clock::Millis;
-use crate::config::plan::{HeaderForm, RefusalBodies};
-use crate::message::RequestRecord;
+use super::key::KeyFault;
+use super::log::LimitKind;
+use super::rule::{ConnRule, DeferredCharge, ReqRule};
+use crate::config::plan::{HeaderForm, RefusalAction, RefusalBodies};
 use crate::store::{ConnSlot, SharedSlotGuard};
 
-/// What the `limit_req` rules of a location say of a request.
+/// The decision of a location's `limit_req` on a request.
 #[derive(Debug)]
 pub enum Admission {
-    /// It goes on after a wait; it is charged already.
+    /// The request goes on after a wait; it is charged already.
     Delay(Duration),
     /// It goes on.
     Pass,
-    /// It is turned away.
+    /// It is refused.
     Refuse(Refusal),
 }
 
-/// What a request in progress holds; its places are given back when this is dropped.
-// Two inline: nearly every location has at most one zone by address and one by server.
+/// What a request in progress holds; its slots are released when this is dropped.
 #[derive(Debug, Default)]
-#[must_use = "a permit that is not held gives its places back"]
+#[must_use = "a permit that is not held releases its slots"]
 pub struct Permit {
-    first: Option<ConnSlot>,
-    second: Option<ConnSlot>,
-    more: Vec<ConnSlot>,
-    /// The same places in the stores that gateways share.
-    leases: Vec<SharedSlotGuard>,
-    /// What the request owes when it is over.
-    pub bills: Vec<DeferredCharge>,
-    /// What its client is told of the limits with the response, where that is wanted.
-    pub allowance: Option<Box<AllowedHeaders>>,
+    // Two inline: nearly every location has at most one zone by address and one by server.
+    pub(super) slots: SmallVec<[ConnSlot; 2]>,
+    /// The same slots in the stores that gateways share.
+    pub(super) shared_slots: Vec<SharedSlotGuard>,
+    /// What the request is charged when it is over.
+    pub charges: Vec<DeferredCharge>,
+    /// The header fields that its response gets, where they are wanted.
+    pub allowed_headers: Option<Box<AllowedHeaders>>,
 }
 
-/// Why a request was turned away, and all that its answer has to say about it.
+/// Why a request was refused, and all that its response says about it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("limited by zone \"{}\"", self.zone())]
 pub struct Refusal {
-    /// What there was too much of.
+    /// The kind of limit.
     pub kind: LimitKind,
-    /// The status it is answered with.
+    /// The status of the response.
     pub status: StatusCode,
-    /// What it is answered with; `None` for weir's own page.
+    /// The body of the response; `None` for weir's own page.
     pub body: Option<Arc<RefusalBodies>>,
-    /// When the same request would pass; `None` where nobody knows.
+    /// When the same request would pass; `None` where that is not known.
     pub retry_after: Option<Duration>,
     pub(super) name: Arc<ZoneName>,
     pub(super) quota: u64,
-    /// What its key has left there, in whole requests: less than this request weighs.
+    /// What the key has left, in whole requests: less than the cost of this request.
     pub(super) left: u64,
-    /// When the rule that refused it would let it pass, whatever others say.
+    /// When the rule that refused the request would let it pass, whatever others decide.
     pub(super) own: Option<Duration>,
     pub(super) policy: Option<Arc<HeaderValue>>,
-    /// Whether there is nothing to say of limits: no waiting makes the request a good one.
-    pub(super) is_bad_request: bool,
-    /// Whether it has no key, where the zone wants one.
-    pub(super) lacks_key: bool,
-}
-
-/// What there was too much of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitKind {
-    /// Requests at once: `limit_conn`.
-    Connections,
-    /// Requests in a time: `limit_req`.
-    Requests,
-}
-
-impl LimitKind {
-    /// Its word in a configuration.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Connections => "limit_conn",
-            Self::Requests => "limit_req",
-        }
-    }
+    /// Why the request has no key, if that is the reason.
+    pub(super) key_fault: Option<KeyFault>,
 }
 
 impl Permit {
-    pub(super) fn hold(&mut self, place: ConnSlot) {
-        if self.first.is_none() {
-            self.first = Some(place);
-        } else if self.second.is_none() {
-            self.second = Some(place);
-        } else {
-            self.more.push(place);
-        }
-    }
-
-    pub(super) fn lease(&mut self, lease: SharedSlotGuard) {
-        self.leases.push(lease);
+    /// Releases the slots.
+    #[inline]
+    pub fn release(&mut self) {
+        self.slots.clear();
+        self.shared_slots.clear();
     }
 }
 
 impl Refusal {
-    /// The same request refused because it is ambiguous, and not for what there is too much of.
-    pub(super) fn of_a_bad_request(self) -> Self {
+    /// A refusal by a `limit_req`; it says nothing yet of the key.
+    pub(super) fn of_requests(rule: &ReqRule) -> Self {
+        let (kind, quota) = (LimitKind::Requests, rule.spec.quota());
+        Self::new(kind, rule.status, &rule.action, &rule.zone.name, quota)
+    }
+
+    /// A refusal by a `limit_conn`.
+    pub(super) fn of_connections(rule: &ConnRule) -> Self {
+        let (kind, quota) = (LimitKind::Connections, rule.limit.into());
+        Self::new(kind, rule.status, &rule.action, &rule.zone.name, quota)
+    }
+
+    #[inline]
+    fn new(
+        kind: LimitKind,
+        status: StatusCode,
+        action: &RefusalAction,
+        name: &Arc<ZoneName>,
+        quota: u64,
+    ) -> Self {
         Self {
-            status: StatusCode::BAD_REQUEST,
-            body: None,
-            is_bad_request: true,
+            kind,
+            status,
+            body: action.body.clone(),
+            retry_after: None,
+            name: Arc::clone(name),
+            quota,
+            left: 0,
+            own: None,
+            policy: None,
+            key_fault: None,
+        }
+    }
+
+    /// The same of a request without a key.
+    pub(super) fn without_key(self, fault: KeyFault) -> Self {
+        Self {
+            status: match fault {
+                KeyFault::Ambiguous => StatusCode::BAD_REQUEST,
+                KeyFault::Empty(status) => status.unwrap_or(self.status),
+            },
+            body: self.body.filter(|_| fault != KeyFault::Ambiguous),
+            key_fault: Some(fault),
             ..self
         }
     }
 
-    /// The same request refused because it has no key, with this status where there is one.
-    pub(super) fn without_key(self, status: Option<StatusCode>) -> Self {
-        Self {
-            status: status.unwrap_or(self.status),
-            lacks_key: true,
-            ..self
-        }
-    }
-
-    /// Whether it has no key, where the zone wants one.
+    /// Whether the request has no key, where the zone wants one.
     #[must_use]
     pub fn lacks_key(&self) -> bool {
-        self.lacks_key
+        matches!(self.key_fault, Some(KeyFault::Empty(_)))
     }
 
-    /// Whether the limit of the zone is not what it failed.
+    /// Whether the request is malformed, and would be at any rate.
     #[must_use]
     pub fn is_bad_request(&self) -> bool {
-        self.is_bad_request
+        self.key_fault == Some(KeyFault::Ambiguous)
     }
 
     /// The zone that refused.
@@ -146,15 +139,14 @@ impl Refusal {
         &self.name.plain
     }
 
-    /// Whether both are told to the client in the very same words.
+    /// Whether the responses to both read the same.
     #[must_use]
     pub fn reads_like(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.name, &other.name)
             && self.status == other.status
             && self.body.as_ref().map(Arc::as_ptr) == other.body.as_ref().map(Arc::as_ptr)
             && self.kind == other.kind
-            && self.is_bad_request == other.is_bad_request
-            && self.lacks_key == other.lacks_key
+            && self.key_fault == other.key_fault
             && (self.quota, self.left) == (other.quota, other.left)
             && self.own.map(headers::seconds) == other.own.map(headers::seconds)
             && self.retry_after_seconds() == other.retry_after_seconds()
@@ -167,20 +159,20 @@ impl Refusal {
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match (self.kind, self.retry_after) {
-            // A place may come free at any moment.
+            // A slot may come free at any moment.
             (LimitKind::Connections, None) => Some(1),
             (_, after) => after.map(headers::seconds),
         }
     }
 
-    /// The header fields of the answer.
+    /// The header fields of the response.
     pub fn header_fields(
         &self,
         form: HeaderForm,
     ) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
-        let (seconds, form) = match self.is_bad_request || self.lacks_key {
-            true => (None, HeaderForm::Off),
-            false => (self.retry_after_seconds(), form),
+        let (seconds, form) = match self.key_fault {
+            Some(_) => (None, HeaderForm::Off),
+            None => (self.retry_after_seconds(), form),
         };
         let mut list = [
             seconds.map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds))),
@@ -209,83 +201,6 @@ impl Refusal {
     }
 }
 
-impl Decision {
-    /// Makes a refusal by `rule` tell when a retry would be let in to wait for the rest of the time.
-    pub(super) fn may_wait(&mut self, rule: &ReqRule, spec: &LimitSpec) {
-        if let Self::Refuse {
-            retry_after, own, ..
-        } = self
-        {
-            *own = rule.enters_after(*own, spec);
-            *retry_after = *own;
-        }
-    }
-
-    /// Makes a refusal tell when a retry would pass the `later` rules too, which nobody has asked yet.
-    pub(super) fn until_all_pass(
-        &mut self,
-        later: &[ReqRule],
-        record: &RequestRecord,
-        now: Millis,
-    ) {
-        for rule in later {
-            let KeyLookup::Key(rule_key) = rule.zone.find(record) else {
-                continue;
-            };
-            let cost = rule.cost(record);
-            let refused = rule.with_terms(&rule_key, |spec| {
-                let outcome = rule.zone.store.peek(&rule_key.key, now, cost, spec);
-                rule.passes_at(&outcome, spec)
-            });
-            if let Some(after) = refused {
-                self.not_before(after);
-            }
-        }
-    }
-
-    /// One of several rules refuses: the first has the say, and the longest time to wait.
-    pub(super) fn hear_refusal(&mut self, other: Self, remaining: Option<u64>) {
-        match (self.is_refusal(), other) {
-            (true, Self::Refuse { retry_after, .. }) => self.not_before(retry_after),
-            (_, other) => {
-                *self = other;
-                if let Self::Refuse { left, .. } = self {
-                    *left = remaining;
-                }
-            }
-        }
-    }
-
-    /// Makes a refusal tell no earlier time than another rule does; `None` where no waiting helps.
-    pub(super) fn not_before(&mut self, after: Option<Duration>) {
-        if let Self::Refuse { retry_after, .. } = self {
-            *retry_after = after.zip(*retry_after).map(|(one, other)| one.max(other));
-        }
-    }
-}
-
-impl ReqRule {
-    /// When a request would pass that this rule refuses; `None` if it does not refuse it.
-    pub(super) fn passes_at(
-        &self,
-        outcome: &Verdict,
-        spec: &LimitSpec,
-    ) -> Option<Option<Duration>> {
-        match *outcome {
-            Verdict::Refuse { retry_after, .. } => Some(self.enters_after(retry_after, spec)),
-            Verdict::Delay { .. } | Verdict::Pass { .. } => None,
-        }
-    }
-
-    /// When a request that would be within the burst after `turn` is let in: at once then, or earlier to wait.
-    fn enters_after(&self, turn: Option<Duration>, spec: &LimitSpec) -> Option<Duration> {
-        let most = self.action.max_wait.unwrap_or_default();
-        // At its turn it still waits as the burst has it, and all of that has to fit into the longest wait.
-        let before_its_turn = most.saturating_sub(spec.wait_in_burst());
-        turn.map(|turn| turn.saturating_sub(before_its_turn))
-    }
-}
-
 #[cfg(test)]
 mod tests {
 
@@ -302,8 +217,7 @@ mod tests {
             left: 0,
             own: retry_after.map(Duration::from_millis),
             policy: Some(Arc::new(HeaderValue::from_static("\"perip\";q=21;w=3"))),
-            is_bad_request: false,
-            lacks_key: false,
+            key_fault: None,
         }
     }
 
@@ -325,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_a_key_is_not_told_to_come_back() {
+    fn without_a_time_no_retry_after_is_sent() {
         let refusal = refusal(LimitKind::Requests, None);
         assert_eq!(
             written(&refusal, HeaderForm::Ietf),
@@ -370,7 +284,7 @@ mod tests {
 
     /// Another rule has to be waited for a minute; this one has three left and would let five pass after two seconds.
     #[test]
-    fn what_is_told_of_a_policy_is_its_own() {
+    fn the_time_beside_a_policy_is_its_own() {
         let refusal = Refusal {
             left: 3,
             own: Some(Duration::from_secs(2)),

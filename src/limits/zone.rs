@@ -1,37 +1,25 @@
 //! The zones of a plan as they run: each with its keys, its numbers and the store that counts.
 //!
-//! Made once for a plan and shared by all locations, so that two of them that name one zone count in one
-//! place, and a thousand overrides are held once.
+//! They are built once for a plan and shared by all its locations. A zone inherits what the zone of the same name in the
+//! plan before has counted: rates, bursts and sizes may change. Where what was counted has another meaning now, the zone
+//! starts afresh, and the log of the reload says so.
 //!
-//! What zones inherit from those of their names in the plan before.
-//!
-//! The rate, the burst, the size of a zone may change and everybody stands where they stood. Where what was counted means
-//! something else now, it is better forgotten, and whoever has the configuration read again is told so.
-//!
-//! Keys and clients with numbers of their own.
-//!
-//! A text names a key. An address or a network names clients, whatever the key is made of: what is written for
-//! `192.0.2.7` must not depend on whether the zone's key is the address, a map of it or something else.
-//!
-//! A zone may have thousands of them, one for every paying customer, so both kinds are found by hashing:
-//! a text at once, a network with one try for each prefix length that is in use.
+//! An override by address gives the clients it names other numbers, and one bucket cannot be drained at two rates. Where
+//! the key tells these clients from all others, as an address does, its bucket is theirs alone. Where other clients have
+//! the same key, those that are named share a bucket of their own.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use super::ShadowZone;
 use super::headers::ZoneName;
-use super::key::{KeyLookup, KeySource};
+use super::key::{KeyBytes, KeyLookup, KeySource, network_bucket, split_network_bucket};
 use super::key_admin::KeyAdmin;
+use super::overrides::{OverrideMatch, Overrides};
 use crate::algorithm::{AlgorithmParams, Delay, Excess, LimitSpec};
-use crate::config::plan::{
-    self, LocationConf, Override, OverrideKey, OverrideLimits, Plan, ReqRule, StoreTopology,
-};
+use crate::config::plan::{self, LocationConf, OverrideLimits, Plan, ReqRule, StoreTopology};
 use crate::message::RequestRecord;
 use crate::message::variables::KeyReader;
 use crate::store::{
@@ -42,32 +30,32 @@ use crate::telemetry::Histogram;
 /// Every zone of a plan, under the plan's indices.
 #[derive(Debug, Default)]
 pub struct Zones {
-    /// Those of `limit_req`.
+    /// The zones of `limit_req`.
     pub req: Vec<Arc<ReqZone>>,
     /// The same again where a `shadow` counts, beside those that are enforced.
     pub shadow: Vec<Option<Arc<ShadowZone>>>,
-    /// Those of `limit_conn`.
+    /// The zones of `limit_conn`.
     pub conn: Vec<Arc<ConnZone>>,
-    /// Where some of them count together with other gateways.
+    /// The stores in which some of them count together with other gateways.
     pub stores: Vec<Arc<SharedStore>>,
 }
 
 /// A `limit_req` zone.
 #[derive(Debug)]
 pub struct ReqZone {
-    /// Where its keys are.
+    /// The buckets of its keys.
     pub store: RateZone,
     pub(super) name: Arc<ZoneName>,
     pub(super) algorithm: AlgorithmParams,
     pub(super) count_refused: bool,
-    /// Where it counts together with other gateways; [`ReqZone::store`] then goes on while that is away.
-    pub(super) shared: Option<Arc<SharedStore>>,
-    /// What can be decided without asking there.
+    /// The store in which it counts together with other gateways; [`ReqZone::store`] then counts while that is away.
+    pub shared: Option<Arc<SharedStore>>,
+    /// What can be decided without asking the shared store.
     pub(super) leases: Option<Arc<ZoneLeases>>,
-    /// Who stays out, where a rule punishes.
+    /// The penalties of its keys, where a rule gives some.
     pub(super) penalties: Option<Arc<Penalties>>,
-    /// What operators know of its keys and want of them.
-    pub watch: Arc<KeyAdmin>,
+    /// The busiest keys, and what operators have done to keys.
+    pub key_admin: Arc<KeyAdmin>,
     pub(super) source: KeySource,
     pub(super) overrides: Overrides,
 }
@@ -75,19 +63,37 @@ pub struct ReqZone {
 /// A `limit_conn` zone.
 #[derive(Debug)]
 pub struct ConnZone {
-    /// Where its places are.
+    /// The slots of its keys.
     pub store: SlotTable,
-    /// How long those stood in line who got a place.
+    /// How long requests waited in the queue that got a slot.
     pub delays: Arc<Histogram>,
-    /// How many stand in line.
+    /// How many requests wait in its queues.
     pub(super) waiting: Arc<AtomicU64>,
-    /// Where they are counted together with other gateways; [`ConnZone::store`] then has those of this one, and goes on
-    /// while that is away.
+    /// The store in which slots are counted together with other gateways; [`ConnZone::store`] then has those of this one,
+    /// and counts while that is away.
     pub(super) shared: Option<Arc<SharedStore>>,
     pub(super) name: Arc<ZoneName>,
-    /// What operators know of its keys and want of them.
-    pub watch: Arc<KeyAdmin>,
+    /// The busiest keys, and what operators have done to keys.
+    pub key_admin: Arc<KeyAdmin>,
     pub(super) source: KeySource,
+}
+
+/// A zone in which a `shadow` counts.
+#[derive(Debug)]
+pub struct ShadowZone {
+    /// The zone, apart from the one of its name that is enforced.
+    pub zone: Arc<ReqZone>,
+    pub(super) stricter: AtomicU64,
+    pub(super) laxer: AtomicU64,
+}
+
+/// How often the decisions of a shadow and of what is enforced differed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShadowDifferences {
+    /// The shadow would have refused what passed.
+    pub refuse: u64,
+    /// The shadow would have let pass what was refused.
+    pub pass: u64,
 }
 
 /// A request's key in a `limit_req` zone.
@@ -95,7 +101,7 @@ pub struct ConnZone {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RuleKey {
     pub(super) key: Key,
-    /// Where its own numbers are, if it has some.
+    /// The index of its override, if it has one.
     pub(super) own: Option<u32>,
 }
 
@@ -106,36 +112,37 @@ impl Zones {
         Self::build_after(plan, &[], None)
     }
 
-    /// Builds the zones of a plan, where `stores` are the plan's. Those that were there before go on from where they are.
+    /// Builds the zones of a plan, where `stores` are the plan's. Zones that were there before keep what they have counted.
     #[must_use]
     pub fn build_after(
         plan: &Plan,
         stores: &[Arc<SharedStore>],
         before: Option<(&Plan, &Self)>,
     ) -> Self {
-        let estate = PreviousZones { plan, before };
+        let previous = PreviousZones { plan, before };
         let zones = || plan.req_zones.iter().enumerate();
         Self {
             req: zones()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |conf| &conf.limit_req).unwrap_or(false);
                     let verdicts = verdicts(plan, index);
-                    let (parts, old) = (parts(plan, index, zone), estate.req(zone));
-                    let own = Arc::new(ReqZone::new(zone, parts, punishes, stores, verdicts, old));
-                    if let Some(store) = &own.shared {
-                        let own: Arc<dyn ForgetKeys> = Arc::clone(&own) as _;
-                        store.forget_in(Arc::downgrade(&own));
+                    let (reader, old) = (reader(plan, index, zone), previous.req(zone));
+                    let zone =
+                        Arc::new(ReqZone::new(zone, reader, punishes, stores, verdicts, old));
+                    if let Some(store) = &zone.shared {
+                        let zone: Arc<dyn ForgetKeys> = Arc::clone(&zone) as _;
+                        store.forget_in(Arc::downgrade(&zone));
                     }
-                    own
+                    zone
                 })
                 .collect(),
             shadow: zones()
                 .map(|(index, zone)| {
                     let punishes = used(plan, index, |conf| &conf.shadow)?;
-                    let old = estate.shadow(zone);
+                    let old = previous.shadow(zone);
                     let own = ReqZone::new(
                         zone,
-                        parts(plan, index, zone),
+                        reader(plan, index, zone),
                         punishes,
                         &[],
                         Verdicts::Forget,
@@ -151,11 +158,11 @@ impl Zones {
                 .map(|(index, zone)| {
                     let uses =
                         |conf: &LocationConf| conf.limit_conn.iter().any(|rule| rule.zone == index);
-                    let parts = KeyReader {
+                    let reader = KeyReader {
                         on_ambiguous: zone.on_ambiguous_key,
                         underscores: underscores(plan, uses),
                     };
-                    Arc::new(ConnZone::new(zone, parts, stores, estate.conn(zone)))
+                    Arc::new(ConnZone::new(zone, reader, stores, previous.conn(zone)))
                 })
                 .collect(),
             stores: stores.to_vec(),
@@ -166,7 +173,7 @@ impl Zones {
 impl ReqZone {
     fn new(
         zone: &plan::ReqZone,
-        parts: KeyReader,
+        reader: KeyReader,
         punishes: bool,
         stores: &[Arc<SharedStore>],
         verdicts: Verdicts,
@@ -207,8 +214,9 @@ impl ReqZone {
             shared,
             leases,
             penalties: own_penalties,
-            watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
-            source: KeySource::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key).reading(parts),
+            key_admin: old.map_or_else(Arc::default, |old| Arc::clone(&old.key_admin)),
+            source: KeySource::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key)
+                .with_reader(reader),
             overrides: Overrides::new(&zone.overrides),
         }
     }
@@ -219,37 +227,138 @@ impl ReqZone {
     }
 
     /// The key of a request.
-    pub(super) fn find(&self, record: &RequestRecord) -> KeyLookup<RuleKey> {
-        self.find_with(record, |_| {})
-    }
-
     #[inline]
-    fn find_with(&self, record: &RequestRecord, note: impl FnOnce(&[u8])) -> KeyLookup<RuleKey> {
+    pub(super) fn find(&self, record: &RequestRecord) -> KeyLookup<RuleKey> {
         if !self.overrides.is_empty() {
-            return self.find_own(record, note);
+            return self.find_with_overrides(record);
         }
         self.source.find(record, |bytes| {
-            note(bytes);
             let key = Key::from_bytes(bytes);
-            if self.watch.frees(&key, record) {
-                return KeyLookup::Nothing;
+            match self.key_admin.exempts(&key, record) {
+                true => KeyLookup::Nothing,
+                false => KeyLookup::Key(RuleKey { key, own: None }),
             }
-            KeyLookup::Key(RuleKey { key, own: None })
         })
     }
 
-    /// The key of a request, and the bytes it was made from.
-    pub(super) fn find_in_full(
-        &self,
-        record: &RequestRecord,
-        full: &mut Vec<u8>,
-    ) -> KeyLookup<RuleKey> {
-        self.find_with(record, |bytes| full.extend_from_slice(bytes))
+    fn find_with_overrides(&self, record: &RequestRecord) -> KeyLookup<RuleKey> {
+        self.find_bucket(record, |bytes, bucket, matching| {
+            if let OverrideMatch::Unlimited(_) = matching {
+                return KeyLookup::Nothing;
+            }
+            let exempts = |bytes| self.key_admin.exempts(&Key::from_bytes(bytes), record);
+            if exempts(bytes) || bucket.is_some_and(exempts) {
+                return KeyLookup::Nothing;
+            }
+            KeyLookup::Key(RuleKey {
+                key: Key::from_bytes(bucket.unwrap_or(bytes)),
+                own: matching.index(),
+            })
+        })
     }
 
-    /// What holds for a key instead, if it has numbers of its own.
-    pub(super) fn own(&self, rule_key: &RuleKey) -> Option<&OverrideLimits> {
-        self.overrides.own(rule_key.own?)
+    /// Calls a function with the bytes of a request's key, those of its bucket where that is another one, and its override.
+    fn find_bucket<T>(
+        &self,
+        record: &RequestRecord,
+        make: impl FnOnce(&[u8], Option<&[u8]>, OverrideMatch) -> KeyLookup<T>,
+    ) -> KeyLookup<T> {
+        let client = record.client();
+        let lookup = self.source.find(record, |bytes| {
+            // The bytes of an address may read like a text.
+            let text = (!self.source.is_address_of(client, bytes)).then_some(bytes);
+            let matching = self.overrides.find(text, client.ip());
+            let named = match matching {
+                OverrideMatch::Limits(index) => self.overrides.clients(index),
+                OverrideMatch::None | OverrideMatch::Unlimited(_) => None,
+            };
+            let shared = named.filter(|clients| !self.source.is_within(*clients, client, bytes));
+            match shared {
+                Some(clients) => make(bytes, Some(&network_bucket(clients, bytes)), matching),
+                None => make(bytes, None, matching),
+            }
+        });
+        match lookup {
+            // A request that is not limited here needs no key.
+            KeyLookup::Refuse(_) if self.is_unlimited(client.ip()) => KeyLookup::Nothing,
+            lookup => lookup,
+        }
+    }
+
+    /// Whether an override frees a client from this zone, whatever its key is.
+    fn is_unlimited(&self, client: Option<IpAddr>) -> bool {
+        matches!(
+            self.overrides.find(None, client),
+            OverrideMatch::Unlimited(_)
+        )
+    }
+
+    /// The keys on which operators can act for a request: its own, and that of its bucket where that is another one.
+    pub(super) fn admin_keys(&self, record: &RequestRecord) -> SmallVec<[Key; 2]> {
+        let mut keys = SmallVec::new();
+        self.find_bucket(record, |bytes, bucket, _| {
+            keys.push(Key::from_bytes(bytes));
+            keys.extend(bucket.map(Key::from_bytes));
+            KeyLookup::<()>::Nothing
+        });
+        keys
+    }
+
+    /// The bytes of a request's bucket; none if it has no key.
+    pub(super) fn key_bytes(&self, record: &RequestRecord) -> KeyBytes {
+        if self.overrides.is_empty() {
+            return self.source.bytes(record);
+        }
+        let mut copy = KeyBytes::new();
+        self.find_bucket(record, |bytes, bucket, _| {
+            copy.extend_from_slice(bucket.unwrap_or(bytes));
+            KeyLookup::<()>::Nothing
+        });
+        copy
+    }
+
+    /// The name of a request's bucket for people.
+    pub(super) fn label(&self, record: &RequestRecord) -> String {
+        let label = self.source.label(record);
+        match split_network_bucket(&self.key_bytes(record)) {
+            Some((network, _)) => format!("({network}) {label}"),
+            None => label,
+        }
+    }
+
+    /// The name of the override that applies to a request.
+    pub(super) fn override_name(&self, record: &RequestRecord) -> Option<String> {
+        let lookup = self.find_bucket(record, |_, _, matching| KeyLookup::Key(matching));
+        let matching = match lookup {
+            KeyLookup::Key(matching) => matching,
+            KeyLookup::Nothing | KeyLookup::Refuse(_) => {
+                self.overrides.find(None, record.client().ip())
+            }
+        };
+        self.overrides.name(matching.index()?)
+    }
+
+    /// The numbers of a key with an override.
+    pub(super) fn override_limits(&self, rule_key: &RuleKey) -> Option<&OverrideLimits> {
+        self.overrides.limits(rule_key.own?)
+    }
+
+    /// Forgets a key and its penalty here; whether there was something to forget.
+    pub fn forget(&self, key: &Key) -> bool {
+        let penalties = self.penalties.as_ref();
+        let punished = penalties.is_some_and(|penalties| penalties.forget(key));
+        self.key_admin.busiest.forget(key);
+        if let Some(leases) = &self.leases {
+            leases.forget_key(key);
+        }
+        self.store.forget(key) || punished
+    }
+
+    /// How many penalties were not given for want of room, where its rules give some.
+    #[must_use]
+    pub fn penalties_dropped(&self) -> Option<u64> {
+        let penalties = self.penalties.as_ref()?;
+        Some(penalties.dropped())
     }
 }
 
@@ -266,7 +375,7 @@ impl ForgetKeys for ReqZone {
 impl ConnZone {
     fn new(
         zone: &plan::ConnZone,
-        parts: KeyReader,
+        reader: KeyReader,
         stores: &[Arc<SharedStore>],
         old: Option<&Self>,
     ) -> Self {
@@ -279,12 +388,13 @@ impl ConnZone {
             delays: old.map_or_else(Arc::default, |old| Arc::clone(&old.delays)),
             waiting: old.map_or_else(Arc::default, |old| Arc::clone(&old.waiting)),
             name: Arc::new(ZoneName::new(&zone.name)),
-            watch: old.map_or_else(Arc::default, |old| Arc::clone(&old.watch)),
-            source: KeySource::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key).reading(parts),
+            key_admin: old.map_or_else(Arc::default, |old| Arc::clone(&old.key_admin)),
+            source: KeySource::new(&zone.key, zone.ipv6_prefix, zone.on_empty_key)
+                .with_reader(reader),
         }
     }
 
-    /// How many stand in line for a place.
+    /// How many requests wait for a slot.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
@@ -292,42 +402,37 @@ impl ConnZone {
 
     /// The key of a request.
     pub(super) fn find(&self, record: &RequestRecord) -> KeyLookup<Key> {
-        self.find_with(record, |_| {})
-    }
-
-    /// The key of a request, and the bytes it was made from.
-    pub(super) fn find_in_full(
-        &self,
-        record: &RequestRecord,
-        full: &mut Vec<u8>,
-    ) -> KeyLookup<Key> {
-        self.find_with(record, |bytes| full.extend_from_slice(bytes))
-    }
-
-    #[inline]
-    fn find_with(&self, record: &RequestRecord, note: impl FnOnce(&[u8])) -> KeyLookup<Key> {
         self.source.find(record, |bytes| {
-            note(bytes);
             let key = Key::from_bytes(bytes);
-            match self.watch.frees(&key, record) {
+            match self.key_admin.exempts(&key, record) {
                 true => KeyLookup::Nothing,
                 false => KeyLookup::Key(key),
             }
         })
     }
+}
 
-    /// The bytes of a request's key, if it has one.
-    pub(super) fn with_key(&self, record: &RequestRecord, act: impl FnOnce(&[u8])) {
-        self.source.with(record, act);
+impl ShadowZone {
+    fn new(zone: ReqZone, old: Option<&Self>) -> Self {
+        let differences = old.map(Self::differences).unwrap_or_default();
+        Self {
+            zone: Arc::new(zone),
+            stricter: AtomicU64::new(differences.refuse),
+            laxer: AtomicU64::new(differences.pass),
+        }
     }
 
-    /// What a request's key looks like to people.
-    pub(super) fn label(&self, record: &RequestRecord) -> String {
-        self.source.label(record)
+    /// How often it differed from what is enforced.
+    #[must_use]
+    pub fn differences(&self) -> ShadowDifferences {
+        ShadowDifferences {
+            refuse: self.stricter.load(Ordering::Relaxed),
+            pass: self.laxer.load(Ordering::Relaxed),
+        }
     }
 }
 
-/// Whether those who go over in this zone are punished by one of these rules; `None` where none names it.
+/// Whether one of these rules gives penalties in a zone; `None` where none names it.
 fn used(plan: &Plan, zone: usize, rules: impl Fn(&LocationConf) -> &Vec<ReqRule>) -> Option<bool> {
     plan.location_confs()
         .flat_map(rules)
@@ -337,7 +442,7 @@ fn used(plan: &Plan, zone: usize, rules: impl Fn(&LocationConf) -> &Vec<ReqRule>
 }
 
 /// How the parts of a `limit_req` zone's keys are read.
-fn parts(plan: &Plan, index: usize, zone: &plan::ReqZone) -> KeyReader {
+fn reader(plan: &Plan, index: usize, zone: &plan::ReqZone) -> KeyReader {
     let uses = |conf: &LocationConf| {
         let mut rules = conf.limit_req.iter().chain(&conf.shadow);
         rules.any(|rule| rule.zone == index)
@@ -348,7 +453,7 @@ fn parts(plan: &Plan, index: usize, zone: &plan::ReqZone) -> KeyReader {
     }
 }
 
-/// Whether backends of the sites that use a zone get to see header fields with underscores.
+/// Whether backends of the locations that use a zone see header fields with underscores.
 fn underscores(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> bool {
     let mut proxy_passes = plan
         .location_confs()
@@ -357,8 +462,8 @@ fn underscores(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> bool {
     proxy_passes.any(|proxy_pass| proxy_pass.settings.underscores_in_headers)
 }
 
-/// Whether refusals of a zone in a store can be remembered there: not where what a request took is given back when
-/// another zone refuses it, because then some pass before the time they were told.
+/// Whether refusals of a zone in a store can be remembered there: not where a charge is refunded when another zone refuses
+/// the request, because then some pass before the time they were told.
 fn verdicts(plan: &Plan, zone: usize) -> Verdicts {
     let store = |rule: &ReqRule| plan.req_zones.get(rule.zone).and_then(|zone| zone.store);
     let gives_back = |conf: &LocationConf| {
@@ -380,39 +485,38 @@ fn verdicts(plan: &Plan, zone: usize) -> Verdicts {
     }
 }
 
-/// Which part of a shared zone's size is for what is decided without asking.
+/// The part of a shared zone's size for leases: one in so many.
 const LEASES: usize = 2;
 
-/// Which part of a zone's size is for the penalties, where there are some.
+/// The part of a zone's size for penalties, where there are some: one in so many.
 const PENALTIES: usize = 4;
 
-/// What there is to inherit.
-pub(super) struct PreviousZones<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) before: Option<(&'a Plan, &'a Zones)>,
+/// The zones of the plan before, from which new ones inherit.
+struct PreviousZones<'a> {
+    plan: &'a Plan,
+    before: Option<(&'a Plan, &'a Zones)>,
 }
 
 impl<'a> PreviousZones<'a> {
-    /// The zone that this one goes on from.
-    pub(super) fn req(&self, zone: &plan::ReqZone) -> Option<&'a ReqZone> {
+    /// The zones before, and the index of the one that this one inherits from.
+    fn req_index(&self, zone: &plan::ReqZone) -> Option<(&'a Zones, usize)> {
         let (plan, zones) = self.before?;
         let index = req_position(plan, zone)?;
         let inherits = self.plan.inherits(zone, plan, &plan.req_zones[index]);
-        inherits.ok()?;
+        inherits.is_ok().then_some((zones, index))
+    }
+
+    fn req(&self, zone: &plan::ReqZone) -> Option<&'a ReqZone> {
+        let (zones, index) = self.req_index(zone)?;
         zones.req.get(index).map(|old| &**old)
     }
 
-    /// The same for what a `shadow` counts.
-    pub(super) fn shadow(&self, zone: &plan::ReqZone) -> Option<&'a ShadowZone> {
-        let (plan, zones) = self.before?;
-        let index = req_position(plan, zone)?;
-        let inherits = self.plan.inherits(zone, plan, &plan.req_zones[index]);
-        inherits.ok()?;
+    fn shadow(&self, zone: &plan::ReqZone) -> Option<&'a ShadowZone> {
+        let (zones, index) = self.req_index(zone)?;
         zones.shadow.get(index)?.as_deref()
     }
 
-    /// The zone whose places this one has.
-    pub(super) fn conn(&self, zone: &plan::ConnZone) -> Option<&'a ConnZone> {
+    fn conn(&self, zone: &plan::ConnZone) -> Option<&'a ConnZone> {
         let (plan, zones) = self.before?;
         let index = conn_position(plan, zone)?;
         let inherits = (self.plan).inherits_places(zone, plan, &plan.conn_zones[index]);
@@ -420,7 +524,7 @@ impl<'a> PreviousZones<'a> {
     }
 }
 
-/// What is forgotten when one plan takes the place of another, a sentence for each zone.
+/// The zones that start afresh when one plan replaces another, a sentence for each.
 pub fn forgotten_zones(plan: &Plan, before: &Plan) -> Vec<String> {
     let requests = plan.req_zones.iter().filter_map(|zone| {
         let old = &before.req_zones[req_position(before, zone)?];
@@ -447,222 +551,4 @@ fn req_position(plan: &Plan, zone: &plan::ReqZone) -> Option<usize> {
 
 fn conn_position(plan: &Plan, zone: &plan::ConnZone) -> Option<usize> {
     plan.conn_zones.iter().position(|old| old.name == zone.name)
-}
-
-/// The overrides of one zone.
-#[derive(Debug, Default)]
-pub(super) struct Overrides {
-    /// In the order of the file.
-    list: Box<[Override]>,
-    /// By index into the list.
-    texts: HashMap<Box<[u8]>, u32>,
-    networks: HashMap<IpNet, u32>,
-    /// Prefix lengths in use, longest first.
-    lengths_v4: Vec<u8>,
-    lengths_v6: Vec<u8>,
-}
-
-/// What holds for a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OverrideMatch {
-    /// Numbers of its own, by the override with this index.
-    Own(u32),
-    /// What holds for everybody.
-    Same,
-    /// Nothing, by the override with this index.
-    Unlimited(u32),
-}
-
-impl Overrides {
-    pub(super) fn new(overrides: &[Override]) -> Self {
-        let mut all = Self {
-            list: overrides.into(),
-            ..Self::default()
-        };
-        for (index, one) in (0..).zip(overrides) {
-            match &one.key {
-                OverrideKey::Network(network) => {
-                    let network = network.trunc();
-                    match network {
-                        IpNet::V4(v4) => all.lengths_v4.push(v4.prefix_len()),
-                        IpNet::V6(v6) => all.lengths_v6.push(v6.prefix_len()),
-                    }
-                    all.networks.insert(network, index);
-                }
-                OverrideKey::Text(text) => {
-                    all.texts.insert(text.as_bytes().into(), index);
-                }
-            }
-        }
-        for lengths in [&mut all.lengths_v4, &mut all.lengths_v6] {
-            lengths.sort_unstable_by(|a, b| b.cmp(a));
-            lengths.dedup();
-        }
-        all
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
-    /// What holds for a key, and for a client where the key has nothing of its own.
-    pub(super) fn find(&self, key: Option<&[u8]>, client: Option<IpAddr>) -> OverrideMatch {
-        let text = key.and_then(|key| self.texts.get(key));
-        self.held(text.or_else(|| self.network(client?)))
-    }
-
-    /// What holds for the clients of exactly this network.
-    pub(super) fn of(&self, network: &IpNet) -> OverrideMatch {
-        self.held(self.networks.get(network))
-    }
-
-    /// The numbers of an [override that has some](Held::Own).
-    pub(super) fn own(&self, index: u32) -> Option<&OverrideLimits> {
-        self.list.get(index as usize)?.own.as_ref()
-    }
-
-    /// The clients that an override names, if it does not name a key.
-    pub(super) fn clients(&self, index: u32) -> Option<IpNet> {
-        match self.list.get(index as usize)?.key {
-            OverrideKey::Network(network) => Some(network.trunc()),
-            OverrideKey::Text(_) => None,
-        }
-    }
-
-    /// What an override is written under.
-    pub(super) fn name(&self, index: u32) -> Option<String> {
-        Some(match &self.list.get(index as usize)?.key {
-            OverrideKey::Network(network) if network.prefix_len() == network.max_prefix_len() => {
-                network.addr().to_string()
-            }
-            OverrideKey::Network(network) => network.to_string(),
-            OverrideKey::Text(text) => text.to_string(),
-        })
-    }
-
-    fn held(&self, found: Option<&u32>) -> OverrideMatch {
-        match found.map(|index| (*index, self.own(*index))) {
-            None => OverrideMatch::Same,
-            Some((index, None)) => OverrideMatch::Unlimited(index),
-            Some((index, Some(_))) => OverrideMatch::Own(index),
-        }
-    }
-
-    fn network(&self, address: IpAddr) -> Option<&u32> {
-        let lengths = match address {
-            IpAddr::V4(_) => &self.lengths_v4,
-            IpAddr::V6(_) => &self.lengths_v6,
-        };
-        lengths.iter().find_map(|length| {
-            let network = IpNet::new(address, *length).ok()?;
-            self.networks.get(&network.trunc())
-        })
-    }
-}
-
-/// The bytes of the bucket that the clients of a network have of their own where others have the same key.
-// The others must not pay for what these may do beyond them, nor these for the others.
-pub(super) fn apart(network: IpNet, key: &[u8]) -> SmallVec<[u8; 64]> {
-    let mut bytes = SmallVec::new();
-    bytes.push(APART);
-    bytes.extend_from_slice(network.to_string().as_bytes());
-    bytes.push(APART);
-    bytes.extend_from_slice(key);
-    bytes
-}
-
-/// The network and the key of such a bucket.
-pub(super) fn parted(bytes: &[u8]) -> Option<(IpNet, &[u8])> {
-    let rest = bytes.strip_prefix(&[APART])?;
-    let end = rest.iter().position(|byte| *byte == APART)?;
-    let network = std::str::from_utf8(&rest[..end]).ok()?.parse().ok()?;
-    Some((network, &rest[end + 1..]))
-}
-
-/// No header, cookie, argument or path can hold this byte: no client can send the key of another one's bucket.
-const APART: u8 = 1;
-
-#[cfg(test)]
-mod tests {
-
-    use super::*;
-    use crate::algorithm::{AlgorithmParams, Excess, Rate};
-
-    fn network(text: &str, own: Option<(u64, Option<u32>)>) -> Override {
-        Override {
-            key: OverrideKey::Network(text.parse().unwrap()),
-            own: own.map(|(milli, burst)| numbers(milli, burst)),
-        }
-    }
-
-    fn numbers(milli: u64, burst: Option<u32>) -> OverrideLimits {
-        OverrideLimits {
-            algorithm: AlgorithmParams::LeakyBucket {
-                rate: Rate::per_second(milli),
-            },
-            burst: burst.map(Excess::requests),
-        }
-    }
-
-    fn held(overrides: &Overrides, address: &str) -> OverrideMatch {
-        overrides.find(None, Some(address.parse().unwrap()))
-    }
-
-    #[test]
-    fn the_longest_network_wins() {
-        let overrides = Overrides::new(&[
-            network("10.0.0.0/8", Some((10_000, Some(50)))),
-            network("10.1.2.3/32", None),
-            network("10.1.0.0/16", Some((20_000, None))),
-            network("2001:db8::/32", Some((30_000, None))),
-        ]);
-        let own = |address, milli, burst| {
-            let OverrideMatch::Own(index) = held(&overrides, address) else {
-                panic!("{address} has no numbers of its own");
-            };
-            assert_eq!(overrides.own(index), Some(&numbers(milli, burst)));
-        };
-        own("10.9.9.9", 10_000, Some(50));
-        own("10.1.9.9", 20_000, None);
-        own("2001:db8:5::1", 30_000, None);
-        assert_eq!(held(&overrides, "10.1.2.3"), OverrideMatch::Unlimited(1));
-        assert_eq!(held(&overrides, "192.0.2.1"), OverrideMatch::Same);
-    }
-
-    #[test]
-    fn a_text_is_for_exactly_that_key() {
-        let overrides = Overrides::new(&[Override {
-            key: OverrideKey::Text("gold".into()),
-            own: None,
-        }]);
-        assert_eq!(
-            overrides.find(Some(b"gold"), None),
-            OverrideMatch::Unlimited(0)
-        );
-        assert_eq!(overrides.find(Some(b"golden"), None), OverrideMatch::Same);
-    }
-    #[test]
-    fn a_text_comes_before_a_network() {
-        let text = Override {
-            key: OverrideKey::Text("gold".into()),
-            own: Some(numbers(1_000, None)),
-        };
-        let overrides = Overrides::new(&[network("10.0.0.0/8", None), text]);
-        let client = Some("10.1.2.3".parse().unwrap());
-        assert_eq!(overrides.find(Some(b"gold"), client), OverrideMatch::Own(1));
-        assert_eq!(
-            overrides.find(Some(b"other"), client),
-            OverrideMatch::Unlimited(0)
-        );
-        assert_eq!(overrides.name(0).as_deref(), Some("10.0.0.0/8"));
-        assert_eq!(overrides.name(1).as_deref(), Some("gold"));
-    }
-
-    #[test]
-    fn a_bucket_apart_tells_its_network_and_its_key() {
-        let network = "2001:db8::/32".parse().unwrap();
-        assert_eq!(parted(&apart(network, b"k")), Some((network, &b"k"[..])));
-        assert_eq!(parted(b"k"), None);
-        assert_eq!(parted(b"\x01k\x01"), None);
-    }
 }

@@ -12,7 +12,7 @@ use http::{HeaderValue, StatusCode, header};
 
 use crate::clock::Clock;
 use crate::config::plan::ClientSettings;
-use crate::limits::{DeferredCharge, Permit};
+use crate::limits::Permit;
 use crate::message::{
     Ambiguity, IncomingBody, Prebuilt, PrebuiltResponse, RequestBody, RequestRecord, ResponseBody,
     ResponseEnd, ResponseGuard, Tunnel, UploadProgress, drain, headers,
@@ -67,7 +67,7 @@ pub(super) struct PendingUpgrade {
 #[derive(Debug)]
 pub(super) struct RequestContext {
     pub(super) record: RequestRecord,
-    pub(super) permit: Option<Permit>,
+    pub(super) permit: Permit,
     /// How far the upload has come, once its body is read.
     pub(super) progress: Option<Arc<UploadProgress>>,
     pub(super) timer: Option<ResponseTimer>,
@@ -79,7 +79,6 @@ pub(super) struct RequestContext {
     /// Whether the path is a forwarding location's but for the slash at its end.
     pub(super) lacks_slash: bool,
     pub(super) clock: Clock,
-    deferred: Vec<DeferredCharge>,
     resources: Arc<RequestResources>,
     logged: bool,
 }
@@ -94,7 +93,7 @@ impl RequestContext {
     ) -> Box<Self> {
         Box::new(Self {
             record,
-            permit: None,
+            permit: Permit::default(),
             progress: None,
             timer: None,
             upgrade: None,
@@ -102,7 +101,6 @@ impl RequestContext {
             told_rate: None,
             lacks_slash: false,
             clock,
-            deferred: Vec::new(),
             resources,
             logged: false,
         })
@@ -111,11 +109,6 @@ impl RequestContext {
     /// The bounds of what is buffered.
     pub(super) fn buffers(&self) -> &Arc<BufferPool> {
         &self.resources.buffers
-    }
-
-    /// Charges this in the log phase.
-    pub(super) fn at_end(&mut self, charges: Vec<DeferredCharge>) {
-        self.deferred = charges;
     }
 
     /// What makes the request's framing ambiguous, if anything does.
@@ -127,8 +120,7 @@ impl RequestContext {
     /// The form in which the upstream's response headers are wanted: as a map where something reads them or adds to them.
     /// `raw`: whether the location's own settings leave them alone.
     pub(super) fn form_of_headers(&self, raw: bool) -> RequestHeadForm {
-        let permit = self.permit.as_ref();
-        let adds = permit.is_some_and(|permit| permit.allowance.is_some());
+        let adds = self.permit.allowed_headers.is_some();
         match !adds && raw && allows_raw_headers(&self.record) {
             true => RequestHeadForm::Lines,
             false => RequestHeadForm::Fields,
@@ -240,14 +232,13 @@ impl RequestContext {
         if record.status.is_none() && ending == ResponseEnd::Aborted {
             record.status = StatusCode::from_u16(CLIENT_CLOSED).ok();
         }
-        if !self.deferred.is_empty() {
+        if !self.permit.charges.is_empty() {
             let now = self.clock.now();
-            for charge in self.deferred.drain(..) {
+            for charge in self.permit.charges.drain(..) {
                 charge.settle(record, now);
             }
         }
         self.resources.log(record, &self.clock);
-        self.permit = None;
     }
 }
 
@@ -264,7 +255,7 @@ impl ResponseGuard for RequestContext {
         // A slot is given back before a small response leaves rather than after: a client that has read it and asks
         // again, perhaps on another event loop, must not find its own slot still taken.
         if self.record.body_sent <= LEAVES_AT_ONCE && !self.record.connection.state.unsent.get() {
-            self.permit = None;
+            self.permit.release();
         }
     }
 

@@ -244,21 +244,16 @@ impl Filter for Limits {
     /// Waits here where a rule delays the request.
     async fn request(&self, cx: &mut RequestContext) -> Flow {
         let now = cx.record.started;
-        match self.admit(&mut cx.record, now, &cx.clock).await {
-            Ok(mut permit) => {
-                cx.at_end(std::mem::take(&mut permit.bills));
-                cx.permit = Some(permit);
-                Flow::Continue
-            }
+        let admitting = self.admit(&mut cx.record, &mut cx.permit, now, &cx.clock);
+        match admitting.await {
+            Ok(()) => Flow::Continue,
             Err(refusal) => Flow::Fail(refusal.into()),
         }
     }
 
     fn response_headers(&self, cx: &mut RequestContext, headers: &mut HeaderMap) {
-        if let Some(permit) = &mut cx.permit
-            && let Some(allowance) = permit.allowance.take()
-        {
-            allowance.write(headers);
+        if let Some(allowed_headers) = cx.permit.allowed_headers.take() {
+            allowed_headers.write(headers);
         }
     }
 }

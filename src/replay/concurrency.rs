@@ -168,13 +168,13 @@ impl ActiveRequests {
             let coming = &mut waiting[*place];
             let rule = coming.progress.rule;
             let limits = &coming.spot.limits;
-            let taken = limits.take_place_aloud(
+            let taken = limits.take_slot(
                 rule,
                 &coming.places,
                 millis(at),
                 &mut coming.progress.permit,
             );
-            taken == SlotOutcome::Yes
+            taken == SlotOutcome::Taken
         });
         let Some(mut coming) = first.and_then(|place| waiting.remove(place)) else {
             return;
@@ -219,16 +219,16 @@ impl ActiveRequests {
         while coming.progress.rule < coming.spot.conn.len() {
             let rule = coming.progress.rule;
             let limits = &coming.spot.limits;
-            match limits.take_place_aloud(
+            match limits.take_slot(
                 rule,
                 &coming.places,
                 millis(at),
                 &mut coming.progress.permit,
             ) {
                 SlotOutcome::NotNeeded => {}
-                SlotOutcome::Yes => coming.progress.said.push((rule, VerdictKind::Pass)),
-                SlotOutcome::Line(queue) => return self.queue(coming, &queue, at),
-                SlotOutcome::No => return self.refuse(coming, at),
+                SlotOutcome::Taken => coming.progress.said.push((rule, VerdictKind::Pass)),
+                SlotOutcome::Queue(queue) => return self.queue(coming, &queue, at),
+                SlotOutcome::Refused => return self.refuse(coming, at),
                 SlotOutcome::DryRun => {
                     // It goes on without any place at all.
                     coming.progress = SlotProgress::default();

@@ -119,23 +119,25 @@ impl<'a> Evaluator<'a> {
             Routed::Malformed => RequestOutcome::Malformed,
             Routed::Limits(spot, record) => {
                 let (tallies, arrivals) = (&mut self.tallies, &mut self.arrivals);
-                let verdict =
-                    spot.limits
-                        .ask_requests_aloud(record, now, |record, rule, key, said| {
-                            let zone = spot.req[rule];
-                            let event = ZoneEvent {
-                                verdict: said,
-                                at: entry.at,
-                                line: (entry.file, entry.line),
-                            };
-                            let label = || spot.limits.requests_label(rule, record);
-                            let id = tallies[zone].count(key, event, label);
-                            if let Some(arrivals) = &mut arrivals[zone]
-                                && !spot.limits.has_own_numbers(rule, record)
-                            {
-                                arrivals.add(id, now.0);
-                            }
-                        });
+                let verdict = spot.limits.ask_requests_with_observer(
+                    record,
+                    now,
+                    |record, rule, key, said| {
+                        let zone = spot.req[rule];
+                        let event = ZoneEvent {
+                            verdict: said,
+                            at: entry.at,
+                            line: (entry.file, entry.line),
+                        };
+                        let label = || spot.limits.request_label(rule, record);
+                        let id = tallies[zone].count(key, event, label);
+                        if let Some(arrivals) = &mut arrivals[zone]
+                            && !spot.limits.has_override(rule, record)
+                        {
+                            arrivals.add(id, now.0);
+                        }
+                    },
+                );
                 let status = record.limit_req;
                 match verdict {
                     limits::Admission::Refuse(refusal) => RequestOutcome::Refuse(status, refusal),
@@ -366,14 +368,9 @@ fn coming(
     entry: &LogEntry,
     waited: Option<u64>,
 ) -> SlotRequest {
-    let keys = (0..spot.conn.len()).map(|rule| {
-        let mut key = Vec::new();
-        spot.limits
-            .with_connections_key(rule, record, |bytes| key.extend_from_slice(bytes));
-        (key, spot.limits.connections_label(rule, record))
-    });
+    let keys = (0..spot.conn.len()).map(|rule| spot.limits.slot_key(rule, record));
     SlotRequest {
-        places: spot.limits.places(record),
+        places: spot.limits.slot_keys(record),
         keys: keys.collect(),
         spot: Arc::clone(spot),
         at: entry.at + waited.map_or(0, |waited| i64::try_from(waited).unwrap_or(0)),

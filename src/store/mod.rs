@@ -27,4 +27,4 @@ pub use self::redis::{
     Error, ForgetKeys, ResetError, SharedStore, StoreDown, StoreOutage, StoreStatus,
 };
 pub use self::table::{BYTES_PER_KEY, ZoneCounts};
-pub use self::top_keys::{KeyRates, TopKeys, sampling_weight};
+pub use self::top_keys::{KeyRates, TopKey, TopKeys, sampling_weight};

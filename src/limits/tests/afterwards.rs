@@ -2,10 +2,10 @@
 
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{CostSource, Plan, ReqRule};
-use crate::limits::tests::support::{conf, plan, record, req_rule, req_zone};
+use crate::limits::Admission;
+use crate::limits::Zones;
+use crate::limits::tests::support::{admit, conf, plan, record, req_rule, req_zone};
 use crate::limits::tests::{ask, refusal};
-use crate::limits::verdict::Admission;
-use crate::limits::zone::Zones;
 use crate::limits::{Limits, ShadowDifferences};
 
 fn by_answer(zone: usize, burst: u32) -> ReqRule {
@@ -24,18 +24,18 @@ fn compile(mut plan: Plan, enforced: &[ReqRule], proposed: &[ReqRule]) -> (Limit
 }
 
 fn differs(zones: &Zones, zone: usize) -> ShadowDifferences {
-    zones.shadow[zone].as_ref().unwrap().differs()
+    zones.shadow[zone].as_ref().unwrap().differences()
 }
 
 /// A request that is let in at `now` and then turns out to weigh so much.
 async fn weighs(limits: &Limits, now: u64, bytes: u64) {
     let mut record = record(&[]);
     let clock = Clock::by_hand(Millis(now));
-    let permit = limits.admit(&mut record, Millis(now), &clock).await;
-    let mut permit = permit.expect("it is let in");
+    let permit = admit(limits, &mut record, &clock).await;
+    let mut permit = permit.expect("it is admitted");
     record.body_sent = bytes;
-    for bill in std::mem::take(&mut permit.bills) {
-        bill.settle(&record, Millis(now));
+    for charge in std::mem::take(&mut permit.charges) {
+        charge.settle(&record, Millis(now));
     }
 }
 

@@ -101,7 +101,7 @@ fn a_key_given_twice_is_refused_or_joined() {
         KeyLookup::Refuse(KeyFault::Ambiguous)
     );
     assert_eq!(source().label(&record), "(ambiguous key)");
-    let joined = source().reading(KeyReader {
+    let joined = source().with_reader(KeyReader {
         on_ambiguous: OnAmbiguousKey::Join,
         ..KeyReader::default()
     });
@@ -132,7 +132,7 @@ fn a_prefix_does_not_hide_that_a_key_is_given_twice() {
 #[test]
 fn an_underscore_is_a_hyphen_where_backends_see_it() {
     let source = |underscores| {
-        KeySource::new(&key("x-api-key"), 128, OnEmptyKey::Skip).reading(KeyReader {
+        KeySource::new(&key("x-api-key"), 128, OnEmptyKey::Skip).with_reader(KeyReader {
             underscores,
             ..KeyReader::default()
         })

@@ -10,6 +10,7 @@ pub(super) mod support;
 
 mod told;
 
+use http::StatusCode;
 use tokio::time::Instant;
 
 use super::*;
@@ -19,7 +20,7 @@ use crate::config::plan::{
     ReqRule,
 };
 use crate::limits::tests::support::{
-    conf, conn_rule, conn_zone, delaying, exchange_from, header, key, limits, plan, record,
+    admit, conf, conn_rule, conn_zone, delaying, exchange_from, header, key, limits, plan, record,
     req_rule, req_zone,
 };
 
@@ -125,7 +126,8 @@ fn of_equal_waits_the_later_rules_is_named() {
     let limits = limits(&plan, &[delaying(0, 9), delaying(1, 9)], &[]);
     ask(&limits, 0);
     let record = record(&[]);
-    let decision = rule::decide(&limits.requests, &record, Millis(0), &mut ());
+    let keys = limits.requests.find_keys(&record);
+    let decision = rule::decide(&limits.requests, &keys, &record, Millis(0), &mut ());
     assert!(matches!(decision, Decision::Delay { rule: 1, .. }));
 }
 
@@ -234,15 +236,10 @@ async fn a_delayed_request_waits_and_holds_no_place_meanwhile() {
     let plan = plan(vec![req_zone("a", 10_000)], vec![conn_zone("c")]);
     let limits = limits(&plan, &[delaying(0, 5)], &[conn_rule(0, 1)]);
     let clock = Clock::machine();
-    drop(
-        limits
-            .admit(&mut record(&[]), clock.now(), &clock)
-            .await
-            .unwrap(),
-    );
+    drop(admit(&limits, &mut record(&[]), &clock).await.unwrap());
     let start = Instant::now();
     let mut delayed = record(&[]);
-    let mut waiting = Box::pin(limits.admit(&mut delayed, clock.now(), &clock));
+    let mut waiting = Box::pin(admit(&limits, &mut delayed, &clock));
     tokio::select! {
         biased;
         _ = &mut waiting => panic!("it has to wait"),
@@ -264,15 +261,9 @@ async fn a_refusal_by_a_later_limit_conn_gives_earlier_places_back() {
     let rules = [conn_rule(0, 5), conn_rule(1, 1)];
     let limits = limits(&plan, &[], &rules);
     let clock = Clock::by_hand(Millis(0));
-    let held = limits
-        .admit(&mut record(&[]), clock.now(), &clock)
-        .await
-        .unwrap();
+    let held = admit(&limits, &mut record(&[]), &clock).await.unwrap();
     let mut refused = record(&[]);
-    let refusal = limits
-        .admit(&mut refused, clock.now(), &clock)
-        .await
-        .unwrap_err();
+    let refusal = admit(&limits, &mut refused, &clock).await.unwrap_err();
     assert_eq!(
         (refusal.zone(), refusal.kind),
         ("b", LimitKind::Connections)
@@ -295,12 +286,9 @@ async fn a_dry_run_of_limit_conn_lets_the_request_run_uncounted() {
     let plan = plan(vec![], vec![conn_zone("a"), conn_zone("b")]);
     let limits = dry(&plan, &[], &[conn_rule(0, 5), conn_rule(1, 1)]);
     let clock = Clock::by_hand(Millis(0));
-    let _held = limits
-        .admit(&mut record(&[]), clock.now(), &clock)
-        .await
-        .unwrap();
+    let _held = admit(&limits, &mut record(&[]), &clock).await.unwrap();
     let mut over = record(&[]);
-    let _permit = limits.admit(&mut over, clock.now(), &clock).await.unwrap();
+    let _permit = admit(&limits, &mut over, &clock).await.unwrap();
     assert_eq!(over.limit_conn, Some(LimitStatus::RefuseDryRun));
     let places = &limits.connections[0].zone.store;
     assert_eq!(places.taken(&Key::from_bytes(&[127, 0, 0, 1])), 1);
@@ -318,17 +306,9 @@ async fn a_queue_makes_a_request_wait_for_its_place() {
     };
     let limits = limits(&plan, &[], &[rule]);
     let clock = Clock::machine();
-    let held = limits
-        .admit(&mut record(&[]), clock.now(), &clock)
-        .await
-        .unwrap();
+    let held = admit(&limits, &mut record(&[]), &clock).await.unwrap();
     let start = Instant::now();
-    assert!(
-        limits
-            .admit(&mut record(&[]), clock.now(), &clock)
-            .await
-            .is_err()
-    );
+    assert!(admit(&limits, &mut record(&[]), &clock).await.is_err());
     assert_eq!(start.elapsed(), Duration::from_millis(200));
     let (mut first, mut second) = (record(&[]), record(&[]));
     let leave = async {
@@ -336,8 +316,8 @@ async fn a_queue_makes_a_request_wait_for_its_place() {
         drop(held);
     };
     let (in_line, too_many, ()) = tokio::join!(
-        limits.admit(&mut first, clock.now(), &clock),
-        limits.admit(&mut second, clock.now(), &clock),
+        admit(&limits, &mut first, &clock),
+        admit(&limits, &mut second, &clock),
         leave
     );
     assert!(in_line.is_ok() && too_many.is_err());
@@ -350,10 +330,7 @@ async fn a_permit_holds_any_number_of_places() {
     let rules: Vec<_> = (0..4).map(|zone| conn_rule(zone, 1)).collect();
     let limits = limits(&plan(vec![], zones), &[], &rules);
     let clock = Clock::by_hand(Millis(0));
-    let permit = limits
-        .admit(&mut record(&[]), clock.now(), &clock)
-        .await
-        .unwrap();
+    let permit = admit(&limits, &mut record(&[]), &clock).await.unwrap();
     let taken = || {
         limits
             .connections
@@ -371,7 +348,7 @@ fn the_future_of_admit_can_be_spawned() {
     fn spawnable(_: &impl Send) {}
     let limits = limits(&plan(vec![], vec![]), &[], &[]);
     let (mut record, clock) = (record(&[]), Clock::by_hand(Millis(0)));
-    spawnable(&limits.admit(&mut record, clock.now(), &clock));
+    spawnable(&admit(&limits, &mut record, &clock));
 }
 
 proptest::proptest! {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::clock::Millis;
 use crate::config::plan::{Plan, RefusalAction, ReqRule};
+use crate::limits::Admission;
 use crate::limits::Limits;
+use crate::limits::Zones;
 use crate::limits::tests::support::{
     conf, delaying, exchange_from, limits, plan, req_rule, req_zone,
 };
 use crate::limits::tests::{ask, refusal};
-use crate::limits::verdict::Admission;
-use crate::limits::zone::Zones;
 use crate::message::LimitStatus;
 
 fn waiting(rule: ReqRule, most: u64) -> ReqRule {

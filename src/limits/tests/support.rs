@@ -6,13 +6,12 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Request};
 
 use crate::algorithm::{AlgorithmParams, Cost, Delay, Excess, Rate};
-use crate::clock::Millis;
+use crate::clock::{Clock, Millis};
 use crate::config::plan::{
     ConnRule, ConnZone, Content, CostSource, LocationConf, OnAmbiguousKey, OnEmptyKey, Plan,
     RefusalAction, ReqRule, ReqZone, Template, Variable,
 };
-use crate::limits::Limits;
-use crate::limits::zone::Zones;
+use crate::limits::{Limits, Permit, Refusal, Zones};
 use crate::message::{ClientConnection, RemoteAddr, RequestRecord};
 
 pub(in crate::limits) fn req_zone(name: &str, milli_per_second: u64) -> ReqZone {
@@ -82,6 +81,19 @@ pub(in crate::limits) fn conf(req: &[ReqRule], conn: &[ConnRule]) -> LocationCon
 
 pub(in crate::limits) fn limits(plan: &Plan, req: &[ReqRule], conn: &[ConnRule]) -> Limits {
     Limits::compile(&conf(req, conn), &Zones::build(plan))
+}
+
+/// Admits a request that comes now.
+pub(in crate::limits) async fn admit(
+    limits: &Limits,
+    record: &mut RequestRecord,
+    clock: &Clock,
+) -> Result<Permit, Refusal> {
+    let mut permit = Permit::default();
+    limits
+        .admit(record, &mut permit, clock.now(), clock)
+        .await?;
+    Ok(permit)
 }
 
 pub(in crate::limits) fn plan(req_zones: Vec<ReqZone>, conn_zones: Vec<ConnZone>) -> Plan {

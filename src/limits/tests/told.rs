@@ -133,14 +133,14 @@ fn every_policy_that_holds_is_named_with_the_numbers_that_hold() {
 async fn told_of(limits: &Limits, address: &str, now: u64, sent: &[(&str, &str)]) -> Vec<String> {
     let clock = Clock::by_hand(Millis(now));
     let mut record = exchange_from(address, &[]);
-    let admitted = limits.admit(&mut record, Millis(now), &clock).await;
+    let admitted = admit(limits, &mut record, &clock).await;
     let mut headers = HeaderMap::new();
     for (name, value) in sent {
         let name: HeaderName = name.parse().unwrap();
         headers.append(name, HeaderValue::from_str(value).unwrap());
     }
-    if let Some(allowance) = admitted.unwrap().allowance {
-        allowance.write(&mut headers);
+    if let Some(allowed_headers) = admitted.unwrap().allowed_headers {
+        allowed_headers.write(&mut headers);
     }
     let written = headers.iter().map(|(name, value)| {
         let value = value.to_str().unwrap();
