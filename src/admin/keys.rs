@@ -281,15 +281,13 @@ fn remove(call: &ApiCall, mark: KeyAction) -> Result<KeyActions, ApiError> {
 /// The keys that a text may mean, and how the first is shown.
 fn parse(call: &ApiCall, zone: ZoneRef<'_>) -> Result<(Vec<ParsedKey>, String), ApiError> {
     let text = call.arg("key");
-    let parsed = match zone {
-        ZoneRef::Conn(_, zone) => zone.parse_key(text),
-        ZoneRef::Req(_, zone) => zone.parse_key(text),
+    let source = match zone {
+        ZoneRef::Conn(_, zone) => &zone.source,
+        ZoneRef::Req(_, zone) => &zone.source,
     };
+    let parsed = source.parse(text);
     let ParsedKey { key, bytes } = parsed.first().ok_or_else(|| no_key(call))?;
-    let shown = match zone {
-        ZoneRef::Conn(_, zone) => zone.format_key(key, bytes.as_deref()),
-        ZoneRef::Req(_, zone) => zone.format_key(key, bytes.as_deref()),
-    };
+    let shown = source.format(key, bytes.as_deref());
     Ok((parsed, shown))
 }
 

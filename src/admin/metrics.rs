@@ -64,7 +64,7 @@ fn page(call: &ApiCall) -> String {
     describe_upstreams(generation, &mut page);
     describe_conditions(generation, &mut page);
     describe_fallbacks(generation, &mut page);
-    generation.bounds.describe(&mut page);
+    generation.buffers.describe(&mut page);
     page.finish()
 }
 
@@ -257,7 +257,7 @@ fn describe_conditions(generation: &Generation, page: &mut Exposition) {
             }
         }
     }
-    for location in &generation.guards {
+    for location in &generation.breakers {
         let labels = [&*location.server, &*location.location];
         let metrics = (&LOCATION_BREAKER_STATE, &LOCATION_BREAKER_OPENED_TOTAL);
         describe_breaker(&location.breaker, metrics, labels, page);
@@ -289,10 +289,10 @@ metrics! {
 }
 
 fn describe_fallbacks(generation: &Generation, page: &mut Exposition) {
-    for (way, count) in proxy::taken() {
+    for (way, count) in proxy::fallback_counts() {
         page.sample(&FALLBACKS_TOTAL, &[way], count);
     }
-    let (responses, bytes) = generation.kept.usage();
+    let (responses, bytes) = generation.stale_cache.usage();
     page.sample(&STALE_ANSWERS, &[], responses);
     page.sample(&STALE_BYTES, &[], bytes);
     page.sample(&STALE_SKIPPED_TOTAL, &[], proxy::skipped());

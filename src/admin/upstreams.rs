@@ -22,7 +22,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         )
         .error(409, "The server has no breaker."),
         Endpoint::get("/api/breakers", "The breakers of locations", |call| {
-            let breakers = call.generation.guards.iter();
+            let breakers = call.generation.breakers.iter();
             Ok(breakers.map(|breaker| shown(breaker)).collect::<Vec<_>>())
         }),
         Endpoint::change_to(
@@ -178,7 +178,7 @@ fn forced(breaker: &Breaker) -> Option<api::Word> {
 }
 
 fn change_breaker(call: &ApiCall, change: BreakerChange) -> Result<api::LocationBreaker, ApiError> {
-    let mut breakers = call.generation.guards.iter();
+    let mut breakers = call.generation.breakers.iter();
     let breaker = breakers
         .find(|it| *it.server == change.server && *it.location == change.location)
         .ok_or_else(|| {

@@ -80,7 +80,7 @@ fn detail(generation: &Generation, call: &ApiCall) -> Result<api::ZoneDetail, Ap
     let (found, plan) = (find(generation, name)?, &generation.plan);
     let snapshot = zones(generation).find(|zone| zone.name == name);
     let snapshot = snapshot.ok_or_else(|| no_zone(name))?;
-    let file = &generation.amendment.file;
+    let file = &generation.live_changes.file;
     let marked = found.key_admin().actions(call.now);
     Ok(api::ZoneDetail {
         configured: match found {
@@ -118,7 +118,7 @@ fn shown(
         penalties_dropped: zone.penalties_dropped,
         store: zone.store.map(str::to_owned),
         r#override: generation
-            .amendment
+            .live_changes
             .numbers
             .get(zone.name)
             .map(ZoneOverride::of),
@@ -368,11 +368,13 @@ fn swap(
     loop {
         let present = generation.load_full();
         find(&present, zone)?;
-        let mut amendment = present.amendment.clone();
-        change(amendment.numbers.entry(zone.into()).or_default());
-        amendment.numbers.retain(|_, numbers| !numbers.is_empty());
-        let plan = amended(&present, &amendment)?;
-        let next = Arc::new(present.amended(plan, amendment));
+        let mut live_changes = present.live_changes.clone();
+        change(live_changes.numbers.entry(zone.into()).or_default());
+        live_changes
+            .numbers
+            .retain(|_, numbers| !numbers.is_empty());
+        let plan = amended(&present, &live_changes)?;
+        let next = Arc::new(present.amended(plan, live_changes));
         let seen = generation.compare_and_swap(&present, Arc::clone(&next));
         // Otherwise a reload was faster: its generation is changed then.
         if Arc::ptr_eq(&seen, &present) {
@@ -382,9 +384,9 @@ fn swap(
 }
 
 /// The plan of the file with all changed numbers.
-fn amended(generation: &Generation, amendment: &LiveChanges) -> Result<Plan, ApiError> {
-    let mut plan = (*amendment.file).clone();
-    for (zone, numbers) in &amendment.numbers {
+fn amended(generation: &Generation, live_changes: &LiveChanges) -> Result<Plan, ApiError> {
+    let mut plan = (*live_changes.file).clone();
+    for (zone, numbers) in &live_changes.numbers {
         let applied = match find(generation, zone)? {
             ZoneRef::Conn(index, _) => set_places(&mut plan, index, numbers),
             ZoneRef::Req(index, _) => set_numbers(&mut plan, index, numbers),

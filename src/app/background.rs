@@ -1,10 +1,7 @@
-//! Health checks in the running gateway: one task for each server that is to be checked.
+//! Background tasks of the running gateway: health checks, names of upstreams, and certificates.
 //!
-//! Not per event loop: what is found out holds for all of them, and a backend should not be asked once for each core.
-//!
-//! Looks the names of upstreams up again, for as long as the gateway runs.
-//!
-//! TLS in the running gateway: handshakes within their time, and files that change while it runs.
+//! One health check runs for each server, not one per event loop: its result holds for all of them, and a backend should
+//! not be checked once for each core.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,25 +22,25 @@ use crate::{telemetry, upstream};
 
 /// Keeps a task running for every server of the live generation that is to be checked.
 pub(super) async fn run(generation: Arc<ArcSwap<Generation>>) {
-    let mut running: HashMap<usize, HealthCheckTask> = HashMap::new();
+    let mut tasks: HashMap<usize, HealthCheckTask> = HashMap::new();
     loop {
-        let present = generation.load_full();
-        running.retain(|_, task| task.backend.strong_count() > 0);
+        let live = generation.load_full();
+        tasks.retain(|_, task| task.backend.strong_count() > 0);
         let mut wanted = HashMap::new();
-        for upstream in &present.upstreams {
+        for upstream in &live.upstreams {
             for backend in upstream.backends().iter().filter(|backend| {
                 backend.health.is_some() && !backend.is_barred_by(UnavailableReason::Draining)
             }) {
                 let key = Arc::as_ptr(backend).addr();
-                let task = running
+                let task = tasks
                     .remove(&key)
                     .unwrap_or_else(|| HealthCheckTask::start(upstream.name(), backend));
                 wanted.insert(key, task);
             }
         }
         // What is left is no longer in use; its tasks end with it.
-        running = wanted;
-        drop(present);
+        tasks = wanted;
+        drop(live);
         tokio::time::sleep(CHECKS_INTERVAL).await;
     }
 }
@@ -87,20 +84,20 @@ async fn check(upstream: &str, backend: &Weak<Backend>) {
     }
 }
 
-/// How often it is looked whether there are other servers to check.
+/// The interval of looking for other servers to check.
 const CHECKS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks up whose time has come, each on a thread of its own: one that takes long holds up no other.
+/// Looks up the names that are due, each on a thread of its own: a slow one delays no other.
 pub(super) async fn refresh_names(generation: Arc<ArcSwap<Generation>>, clock: Clock) {
     let done = Arc::new(Notify::new());
     loop {
-        let present = generation.load_full();
-        for upstream in &present.upstreams {
+        let live = generation.load_full();
+        for upstream in &live.upstreams {
             for lookup in upstream.lookups(clock.now()) {
                 let (upstream, clock) = (Arc::clone(upstream), clock.clone());
                 let done = Arc::clone(&done);
                 tokio::task::spawn_blocking(move || {
-                    // Whatever happens to it has to be told, or the name is never looked up again.
+                    // Every lookup has to report its end, or the name is never looked up again.
                     let found = telemetry::catch_panic(|| lookup.run())
                         .unwrap_or_else(|panic| Err(io::Error::other(panic)));
                     upstream.resolved(lookup.server, found, clock.now());
@@ -108,9 +105,9 @@ pub(super) async fn refresh_names(generation: Arc<ArcSwap<Generation>>, clock: C
                 });
             }
         }
-        let next = present.upstreams.iter();
+        let next = live.upstreams.iter();
         let next: Option<Millis> = next.filter_map(|upstream| upstream.next_lookup()).min();
-        drop(present);
+        drop(live);
         let pause = next.map_or(NAMES_INTERVAL, |next| next.since(clock.now()));
         // What has just been found may expire before this wait ends.
         tokio::select! {
@@ -120,7 +117,7 @@ pub(super) async fn refresh_names(generation: Arc<ArcSwap<Generation>>, clock: C
     }
 }
 
-/// How often it is looked whether there are other names to look up.
+/// The interval of looking for other names to look up.
 const NAMES_INTERVAL: Duration = Duration::from_secs(1);
 /// From one round to the next at least, unless something was found.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -131,11 +128,11 @@ pub(super) async fn refresh_certificates(generation: Arc<ArcSwap<Generation>>) {
         tokio::time::sleep(CERTIFICATES_INTERVAL).await;
         let generation = generation.load_full();
         // Elsewhere: a file system may take its time.
-        blocking(move || generation.tls.refresh(tell)).await;
+        blocking(move || generation.tls.refresh(log_refresh)).await;
     }
 }
 
-fn tell(file: PathBuf, refreshed: ReloadResult) {
+fn log_refresh(file: PathBuf, refreshed: ReloadResult) {
     let file = file.display();
     match refreshed {
         ReloadResult::Same => {}
@@ -148,5 +145,5 @@ fn tell(file: PathBuf, refreshed: ReloadResult) {
     }
 }
 
-/// How often files are looked at.
+/// The interval of checking files for changes.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);

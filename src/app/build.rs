@@ -45,7 +45,7 @@ pub enum Error {
     /// The machine would not give us a thread, a runtime or a signal.
     #[error("cannot start")]
     Start(#[source] std::io::Error),
-    /// A store of counters cannot be used, whatever its server says.
+    /// The settings of a store of counters cannot be used.
     #[error(transparent)]
     Store(#[from] store::Error),
     /// The weir that this one was started by, to take over from it, has not handed over what it should.
@@ -75,12 +75,12 @@ pub(super) struct GenerationDraft {
 }
 
 impl GenerationDraft {
-    /// Gathers all of it. Blocks while names are looked up.
+    /// Prepares all of it. Blocks while names are looked up.
     pub(super) fn new(
         plan: Plan,
         writer: &LogWriter,
         loops: &listen::AcceptShards,
-        heritage: &mut InheritedSockets,
+        inherited: &mut InheritedSockets,
         before: Option<&Generation>,
     ) -> Result<Self, Error> {
         let ours: Vec<&SocketAddress> = addresses(before.map(|before| &*before.plan));
@@ -93,12 +93,13 @@ impl GenerationDraft {
         let access = access.map(|log| AccessLog::open(log, writer)).transpose()?;
         let tls = TlsContexts::build(&plan, before.map(|before| (&*before.plan, &before.tls)))?;
         let upstreams = plan.upstreams.iter().map(|upstream| {
-            let kept = before.and_then(|before| kept(upstream, &plan, before));
+            let unchanged_upstream =
+                before.and_then(|before| unchanged_upstream(upstream, &plan, before));
             let changed = || {
-                let old = before.and_then(|before| namesake(upstream, before));
+                let old = before.and_then(|before| upstream_before(upstream, before));
                 Upstream::build(upstream, tls.clients(), old).map(Arc::new)
             };
-            kept.map_or_else(changed, Ok)
+            unchanged_upstream.map_or_else(changed, Ok)
         });
         let upstreams = upstreams.collect::<Result<_, _>>()?;
         let stores = plan.stores.iter().map(|store| {
@@ -111,8 +112,8 @@ impl GenerationDraft {
         let stores = stores.collect::<Result<_, _>>()?;
         // Last, so that no client connects to what does not come to run. The admin listener first: a client that sees the
         // others may expect it.
-        let admin = admin(&plan, heritage, before.map(|before| &*before.plan))?;
-        let sockets = loops.bind_all(&new, &ours, heritage)?;
+        let admin = admin(&plan, inherited, before.map(|before| &*before.plan))?;
+        let sockets = loops.bind_all(&new, &ours, inherited)?;
         Ok(Self {
             admin,
             plan: Arc::new(plan),
@@ -128,7 +129,7 @@ impl GenerationDraft {
     /// The generation.
     pub(super) fn build(
         self,
-        doors: Box<[Option<usize>]>,
+        listener_indices: Box<[Option<usize>]>,
         before: Option<&Generation>,
     ) -> Generation {
         let inherited = before.map(|before| (&*before.plan, &before.zones));
@@ -138,7 +139,7 @@ impl GenerationDraft {
             upstreams: self.upstreams,
             tls: self.tls,
             access: self.access,
-            doors,
+            listener_indices,
         };
         Generation::build(self.plan, parts, before)
     }
@@ -149,16 +150,22 @@ fn addresses(plan: Option<&Plan>) -> Vec<&SocketAddress> {
     listeners.iter().map(|listener| &listener.address).collect()
 }
 
-/// The upstream of the generation before, where nothing has changed about it. Blocks while names are looked up.
-fn kept(upstream: &plan::Upstream, plan: &Plan, before: &Generation) -> Option<Arc<Upstream>> {
+/// The upstream of the generation before, where it has not changed. Blocks while names are looked up.
+fn unchanged_upstream(
+    upstream: &plan::Upstream,
+    plan: &Plan,
+    before: &Generation,
+) -> Option<Arc<Upstream>> {
     let mut planned = before.plan.upstreams.iter();
     let index = planned.position(|old| plan.keeps(upstream, &before.plan, old))?;
-    let kept = before.upstreams.get(index)?;
-    kept.is_where_it_was(upstream).then(|| Arc::clone(kept))
+    let unchanged_upstream = before.upstreams.get(index)?;
+    unchanged_upstream
+        .is_where_it_was(upstream)
+        .then(|| Arc::clone(unchanged_upstream))
 }
 
-/// The upstream of the generation before that was called the same.
-fn namesake<'l>(upstream: &plan::Upstream, before: &'l Generation) -> Option<&'l Upstream> {
+/// The upstream of the generation before with the same name.
+fn upstream_before<'l>(upstream: &plan::Upstream, before: &'l Generation) -> Option<&'l Upstream> {
     let mut all = before.upstreams.iter();
     let old = all.find(|old| *old.name() == *upstream.name)?;
     Some(old)
@@ -167,14 +174,14 @@ fn namesake<'l>(upstream: &plan::Upstream, before: &'l Generation) -> Option<&'l
 /// A socket for the admin listener, where it is not where it was.
 fn admin(
     plan: &Plan,
-    heritage: &mut InheritedSockets,
+    inherited: &mut InheritedSockets,
     before: Option<&Plan>,
 ) -> Result<Option<std::net::TcpListener>, Error> {
     let address = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
     let wanted = address(plan);
     match wanted {
         Some(wanted) if before.and_then(address) != Some(wanted) => {
-            let inherited = heritage.take_tcp(wanted);
+            let inherited = inherited.take_tcp(wanted);
             inherited.map_or_else(|| bind_admin(wanted), Ok).map(Some)
         }
         _ => Ok(None),
@@ -192,13 +199,13 @@ fn bind_admin(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     open: Vec<(SocketAddress, Arc<ListenerHandle>)>,
-    /// A second handle of the sockets of each open listener, by its number.
-    lent: HashMap<usize, Vec<SharedSocket>>,
+    /// Copies of the sockets of each open listener, by its number.
+    shared_sockets: HashMap<usize, Vec<SharedSocket>>,
     /// By number. A handle whose last connection has ended is gone, and its number free.
     all: Vec<Weak<ListenerHandle>>,
 }
 
-/// What a new plan changes about them.
+/// The changes of a new plan to the listeners.
 #[derive(Debug)]
 pub(super) struct ListenerChanges {
     /// For each listener of the plan its handle.
@@ -210,7 +217,7 @@ pub(super) struct ListenerChanges {
 }
 
 impl Listeners {
-    /// What has to change for a plan. Nothing has, so far.
+    /// The changes that a plan needs; nothing is changed yet.
     pub(super) fn plan(
         &mut self,
         plan: &Plan,
@@ -221,77 +228,81 @@ impl Listeners {
         for listener in &plan.listeners {
             let address = &listener.address;
             let known = self.open.iter().find(|(open, _)| open == address);
-            let door = match known {
-                Some((_, door)) => Arc::clone(door),
+            let handle = match known {
+                Some((_, handle)) => Arc::clone(handle),
                 None => {
-                    let door = self.cut(generation);
-                    opened.push(Arc::clone(&door));
-                    door
+                    let handle = self.new_handle(generation);
+                    opened.push(Arc::clone(&handle));
+                    handle
                 }
             };
-            wanted.push((address.clone(), door));
+            wanted.push((address.clone(), handle));
         }
         let is_wanted =
             |address: &SocketAddress| wanted.iter().any(|(wanted, _)| wanted == address);
         let closed = self.open.iter().filter(|(address, _)| !is_wanted(address));
         ListenerChanges {
-            closed: closed.map(|(_, door)| Arc::clone(door)).collect(),
+            closed: closed.map(|(_, handle)| Arc::clone(handle)).collect(),
             wanted,
             opened,
         }
     }
 
-    /// The change has happened.
-    pub(super) fn settle(&mut self, change: ListenerChanges, closed: &[Arc<ListenerHandle>]) {
-        for door in closed {
-            self.lent.remove(&door.number());
+    /// Takes over the changes that were made.
+    pub(super) fn apply(&mut self, change: ListenerChanges, closed: &[Arc<ListenerHandle>]) {
+        for handle in closed {
+            self.shared_sockets.remove(&handle.number());
         }
         self.open = change.wanted;
     }
 
-    /// Keeps a second handle of a listener's sockets, for a process that may take over.
-    pub(super) fn lend(&mut self, door: &ListenerHandle, sockets: &[BoundSocket]) {
-        let lent = sockets.iter().filter_map(|socket| socket.lend().ok());
-        self.lent.insert(door.number(), lent.collect());
+    /// Keeps a copy of a listener's sockets, for a process that may take over.
+    pub(super) fn share(&mut self, handle: &ListenerHandle, sockets: &[BoundSocket]) {
+        let sockets = sockets.iter().filter_map(|socket| socket.share().ok());
+        self.shared_sockets
+            .insert(handle.number(), sockets.collect());
     }
 
     /// The sockets of all open listeners.
-    pub(super) fn lent(&self) -> impl Iterator<Item = &SharedSocket> {
-        self.lent.values().flatten()
+    pub(super) fn shared_sockets(&self) -> impl Iterator<Item = &SharedSocket> {
+        self.shared_sockets.values().flatten()
     }
 
-    /// No process takes over: only the loops have the sockets from now on, and close them when they stop.
-    pub(super) fn keep_nothing(&mut self) {
-        self.lent.clear();
+    /// Drops the copies: the sockets close when the loops stop.
+    pub(super) fn drop_shared_sockets(&mut self) {
+        self.shared_sockets.clear();
     }
 
-    fn cut(&mut self, generation: &Arc<ArcSwap<Generation>>) -> Arc<ListenerHandle> {
-        let free = self.all.iter().position(|door| door.strong_count() == 0);
+    fn new_handle(&mut self, generation: &Arc<ArcSwap<Generation>>) -> Arc<ListenerHandle> {
+        let free = self
+            .all
+            .iter()
+            .position(|handle| handle.strong_count() == 0);
         let number = free.unwrap_or(self.all.len());
-        let door = Arc::new(ListenerHandle::new(number, Arc::clone(generation)));
-        let weak = Arc::downgrade(&door);
+        let handle = Arc::new(ListenerHandle::new(number, Arc::clone(generation)));
+        let weak = Arc::downgrade(&handle);
         match self.all.get_mut(number) {
             Some(place) => *place = weak,
             None => self.all.push(weak),
         }
-        door
+        handle
     }
 }
 
 /// The table of the first generation, whose handles are in the order of its plan.
-pub(super) fn first(plan: &Plan) -> Box<[Option<usize>]> {
+pub(super) fn first_indices(plan: &Plan) -> Box<[Option<usize>]> {
     (0..plan.listeners.len()).map(Some).collect()
 }
 
 impl ListenerChanges {
-    /// For each number of a handle the listener of the plan that it stands for.
-    pub(super) fn table(&self) -> Box<[Option<usize>]> {
-        let numbers = self.wanted.iter().map(|(_, door)| door.number());
-        let mut table = vec![None; numbers.clone().max().map_or(0, |most| most + 1)];
+    /// The plan's listener of each handle, by the handle's number.
+    pub(super) fn listener_indices(&self) -> Box<[Option<usize>]> {
+        let numbers = self.wanted.iter().map(|(_, handle)| handle.number());
+        let mut listener_indices = vec![None; numbers.clone().max().map_or(0, |most| most + 1)];
         for (listener, number) in numbers.enumerate() {
-            table[number] = Some(listener);
+            listener_indices[number] = Some(listener);
         }
-        table.into()
+        listener_indices.into()
     }
 }
 
@@ -314,7 +325,7 @@ impl ConfigSource {
         }
     }
 
-    /// Reads and compiles it, and looks at the files it names. What is only doubtful comes with the plan.
+    /// Reads and compiles it, and checks the files it names. Warnings come with the plan.
     ///
     /// # Errors
     /// Everything that is wrong with it.

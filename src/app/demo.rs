@@ -12,10 +12,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-/// The demo's configuration; `${ECHO}` in it stands for the echo upstream's address.
+/// The demo's configuration; `${ECHO}` in it is the echo upstream's address.
 pub(super) const CONFIGURATION: &str = include_str!("../../conf/demo.yaml");
 
-/// Starts the echo upstream on a thread of its own and says where it is.
+/// Starts the echo upstream on a thread of its own, and gives its address.
 ///
 /// # Errors
 /// When no loopback port or no thread can be had.
@@ -50,7 +50,7 @@ pub fn start_demo() -> std::io::Result<SocketAddr> {
     Ok(address)
 }
 
-/// Answers with what it was asked, so that one sees what weir sends on. `/slow` takes a second over it.
+/// Responds with the request it got, which shows what weir forwards. `/slow` takes a second.
 async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     if request.uri().path() == "/slow" {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;

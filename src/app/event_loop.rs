@@ -1,7 +1,7 @@
 //! The event loops: one thread each, its own sockets and connections, and nothing shared on the path but zones and plan.
 //!
-//! Which addresses a loop listens on and which stores it is connected to may change while it runs; it is told so by
-//! orders, and follows them between two connections.
+//! The addresses a loop listens on and the stores it is connected to may change while it runs; commands tell it, and it
+//! executes them between two connections.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::store::SharedStore;
 use crate::telemetry::{BackgroundTask, supervise};
 use crate::{listen, telemetry};
 
-/// What a loop is told to do.
+/// A command to an event loop.
 #[derive(Debug)]
 pub(super) enum LoopCommand {
-    /// To say that it is there.
-    Answer(oneshot::Sender<()>),
-    /// Stop accepting on the listener of this number, and say when that is done; its connections may finish.
+    /// Respond.
+    Ping(oneshot::Sender<()>),
+    /// Stop accepting on the listener of this number; its connections may finish.
     Close(usize, oneshot::Sender<()>),
-    /// To connect to a store, and to stay so until it is given up.
+    /// Connect to a store, and stay connected until that is cancelled.
     Join(Arc<SharedStore>, CancellationToken, oneshot::Sender<()>),
-    /// To listen.
+    /// Listen on a socket.
     Open(BoundSocket, Arc<ListenerHandle>),
 }
 
-/// All loops, from outside.
+/// Sends commands to all loops.
 #[derive(Debug, Clone)]
 pub(super) struct EventLoops {
-    orders: Vec<mpsc::UnboundedSender<LoopCommand>>,
+    commands: Vec<mpsc::UnboundedSender<LoopCommand>>,
 }
 
 /// What all loops have in common.
@@ -45,14 +45,14 @@ pub(super) struct LoopShared {
     pub(super) generation: Arc<ArcSwap<Generation>>,
     pub(super) clock: Clock,
     pub(super) stop: CancellationToken,
-    pub(super) cap: Arc<ConnectionLimiter>,
+    pub(super) limiter: Arc<ConnectionLimiter>,
 }
 
 /// What a loop's thread runs.
 struct EventLoop {
     number: usize,
-    common: LoopShared,
-    orders: mpsc::UnboundedReceiver<LoopCommand>,
+    shared: LoopShared,
+    commands: mpsc::UnboundedReceiver<LoopCommand>,
     connections: TaskTracker,
     acceptors: TaskTracker,
     open: HashMap<usize, LoopListener>,
@@ -65,71 +65,73 @@ struct LoopListener {
 }
 
 impl EventLoops {
-    /// How many there are.
+    /// The number of loops.
     pub(super) fn count(&self) -> usize {
-        self.orders.len()
+        self.commands.len()
     }
 
     /// Starts as many as the plan wants.
     pub(super) fn start(
-        common: &LoopShared,
+        shared: &LoopShared,
     ) -> std::io::Result<(Self, Vec<JoinHandle<std::io::Result<()>>>)> {
-        let mut orders = Vec::new();
+        let mut commands = Vec::new();
         let mut threads = Vec::new();
-        for number in 0..common.generation.load().plan.workers {
-            let (order, obeyed) = mpsc::unbounded_channel();
+        for number in 0..shared.generation.load().plan.workers {
+            let (command, receiver) = mpsc::unbounded_channel();
             let run = EventLoop {
                 number,
-                common: LoopShared {
+                shared: LoopShared {
                     // A token is checked behind a lock at every wake-up: one for each loop.
-                    stop: common.stop.child_token(),
-                    ..common.clone()
+                    stop: shared.stop.child_token(),
+                    ..shared.clone()
                 },
-                orders: obeyed,
+                commands: receiver,
                 connections: TaskTracker::new(),
                 acceptors: TaskTracker::new(),
                 open: HashMap::new(),
             };
             let thread = thread::Builder::new().name(format!("weir-{number}"));
             threads.push(thread.spawn(move || run.run())?);
-            orders.push(order);
+            commands.push(command);
         }
-        Ok((Self { orders }, threads))
+        Ok((Self { commands }, threads))
     }
 
     /// Has every loop accept on a listener, each on its own socket, or on several where there are more.
-    pub(super) fn open(&self, sockets: Vec<BoundSocket>, door: &Arc<ListenerHandle>) {
-        for (order, socket) in self.orders.iter().cycle().zip(sockets) {
-            // A loop that has ended wants no orders.
-            drop(order.send(LoopCommand::Open(socket, Arc::clone(door))));
+    pub(super) fn open(&self, sockets: Vec<BoundSocket>, listener: &Arc<ListenerHandle>) {
+        for (command, socket) in self.commands.iter().cycle().zip(sockets) {
+            // A loop that has ended takes no commands.
+            drop(command.send(LoopCommand::Open(socket, Arc::clone(listener))));
         }
     }
 
-    /// Has all loops stop accepting on a listener; done when none accepts, and the address is free again.
-    pub(super) async fn close(&self, door: &ListenerHandle) {
-        let close = |order: &mpsc::UnboundedSender<LoopCommand>| {
+    /// Sends a command to every loop, and gives the receivers of their confirmations.
+    fn send(
+        &self,
+        command: impl Fn(oneshot::Sender<()>) -> LoopCommand,
+    ) -> Vec<oneshot::Receiver<()>> {
+        let sent = self.commands.iter().map(|commands| {
             let (done, is_done) = oneshot::channel();
-            drop(order.send(LoopCommand::Close(door.number(), done)));
+            // A loop that has ended takes no commands, and drops the sender.
+            drop(commands.send(command(done)));
             is_done
-        };
-        let closing: Vec<_> = self.orders.iter().map(close).collect();
-        for is_done in closing {
+        });
+        sent.collect()
+    }
+
+    /// Has all loops stop accepting on a listener; done when none accepts, and the address is free again.
+    pub(super) async fn close(&self, listener: &ListenerHandle) {
+        for is_done in self.send(|done| LoopCommand::Close(listener.number(), done)) {
             // A loop that has ended listens nowhere.
             drop(is_done.await);
         }
     }
 
-    /// Waits until every loop has said that it is there.
-    pub(super) async fn answer(&self) {
-        let mut answers = Vec::new();
-        for order in &self.orders {
-            let (here, is_here) = oneshot::channel();
-            drop(order.send(LoopCommand::Answer(here)));
-            answers.push(is_here);
-        }
-        for is_here in answers {
+    /// Waits until every loop has responded.
+    pub(super) async fn ping(&self) {
+        for is_here in self.send(LoopCommand::Ping) {
             if is_here.await.is_err() {
-                // It has ended, and will not answer any more.
+                // It has ended, and will not respond any more.
                 return std::future::pending().await;
             }
         }
@@ -137,13 +139,8 @@ impl EventLoops {
 
     /// Has every loop connect to a store; done when all have, or know that it is away.
     pub(super) async fn join(&self, store: &Arc<SharedStore>, until: &CancellationToken) {
-        let mut joined = Vec::new();
-        for order in &self.orders {
-            let (done, is_done) = oneshot::channel();
-            drop(order.send(LoopCommand::Join(Arc::clone(store), until.clone(), done)));
-            joined.push(is_done);
-        }
-        for is_done in joined {
+        let join = |done| LoopCommand::Join(Arc::clone(store), until.clone(), done);
+        for is_done in self.send(join) {
             // A loop that has ended is as well connected as it will ever be.
             drop(is_done.await);
         }
@@ -157,25 +154,25 @@ impl EventLoop {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let stop = self.common.stop.clone();
+            let stop = self.shared.stop.clone();
             let number = self.number;
             let watch = move || telemetry::watch_lag(number);
             tokio::spawn(supervise(BackgroundTask::Lag, watch));
-            while let Some(Some(order)) = stop.run_until_cancelled(self.orders.recv()).await {
-                // The sender of the order is told by its drop.
-                if let Err(panic) = telemetry::catch_panic(|| self.follow(order)) {
+            while let Some(Some(command)) = stop.run_until_cancelled(self.commands.recv()).await {
+                // The sender of the command sees its drop.
+                if let Err(panic) = telemetry::catch_panic(|| self.execute(command)) {
                     BackgroundTask::Loop.note(&panic, Duration::ZERO);
                 }
             }
             stop.cancelled().await;
-            // Sockets that came with the last orders may have been connected to.
-            while let Ok(order) = self.orders.try_recv() {
-                self.follow(order);
+            // Clients may have connected to sockets of the last commands.
+            while let Ok(command) = self.commands.try_recv() {
+                self.execute(command);
             }
             self.acceptors.close();
             self.acceptors.wait().await;
             self.connections.close();
-            let grace = self.common.generation.load().plan.shutdown_timeout;
+            let grace = self.shared.generation.load().plan.shutdown_timeout;
             if tokio::time::timeout(grace, self.connections.wait())
                 .await
                 .is_err()
@@ -189,9 +186,9 @@ impl EventLoop {
         Ok(())
     }
 
-    fn follow(&mut self, order: LoopCommand) {
-        match order {
-            LoopCommand::Answer(here) => {
+    fn execute(&mut self, command: LoopCommand) {
+        match command {
+            LoopCommand::Ping(here) => {
                 // The receiver may have given up.
                 let _told = here.send(());
             }
@@ -207,7 +204,7 @@ impl EventLoop {
                 }
             }
             LoopCommand::Join(store, until, done) => {
-                let clock = self.common.clock.clone();
+                let clock = self.shared.clock.clone();
                 tokio::spawn(async move {
                     // What follows makes up for a connection that could not be had, and has to begin whatever happens here.
                     telemetry::isolated(Box::pin(store.connect(&clock)), |panic| {
@@ -231,20 +228,20 @@ impl EventLoop {
                     store.part();
                 });
             }
-            LoopCommand::Open(socket, door) => self.open(socket, door),
+            LoopCommand::Open(socket, listener) => self.open(socket, listener),
         }
     }
 
-    fn open(&mut self, socket: BoundSocket, door: Arc<ListenerHandle>) {
-        let listening = self.open.entry(door.number());
+    fn open(&mut self, socket: BoundSocket, listener: Arc<ListenerHandle>) {
+        let listening = self.open.entry(listener.number());
         let listening = listening.or_insert_with(|| LoopListener {
-            stop: self.common.stop.child_token(),
+            stop: self.shared.stop.child_token(),
             acceptors: TaskTracker::new(),
         });
         let (stop, own) = (listening.stop.clone(), listening.acceptors.clone());
-        let clock = self.common.clock.clone();
-        let cap = Arc::clone(&self.common.cap);
-        let gateway = ConnectionHandler::new(socket.address(), door, clock.clone(), cap);
+        let clock = self.shared.clock.clone();
+        let limiter = Arc::clone(&self.shared.limiter);
+        let handler = ConnectionHandler::new(socket.address(), listener, clock.clone(), limiter);
         let served = stop.clone();
         let accepting = listen::accept_loop(
             socket,
@@ -252,8 +249,12 @@ impl EventLoop {
             self.connections.clone(),
             stop,
             move |stream, client| {
-                let seat = gateway.admit(&client)?;
-                Some(gateway.clone().serve(stream, client, seat, served.clone()))
+                let permit = handler.admit(&client)?;
+                Some(
+                    handler
+                        .clone()
+                        .serve(stream, client, permit, served.clone()),
+                )
             },
         );
         self.acceptors.spawn(own.track_future(async move {

@@ -42,7 +42,7 @@ pub struct App {
     signals: Signals,
     generation: Arc<ArcSwap<Generation>>,
     start: StartOptions,
-    berths: listen::AcceptShards,
+    accept_shards: listen::AcceptShards,
     sockets: Vec<Vec<BoundSocket>>,
     admin: Option<std::net::TcpListener>,
     writer: LogWriter,
@@ -53,10 +53,10 @@ pub struct App {
 pub struct StartOptions {
     /// Where its configuration comes from.
     pub source: ConfigSource,
-    /// The files of that, if they are to be looked at for changes.
+    /// The files of that, if they are watched for changes.
     pub watch: Option<ConfigFiles>,
-    heritage: InheritedSockets,
-    predecessor: Option<OldProcess>,
+    inherited: InheritedSockets,
+    old_process: Option<OldProcess>,
 }
 
 impl StartOptions {
@@ -66,15 +66,15 @@ impl StartOptions {
     /// # Errors
     /// When a weir wants to hand over, and cannot.
     pub fn new(source: impl FnOnce() -> Result<ConfigSource, Error>) -> Result<Self, Error> {
-        let (predecessor, heritage) = match OldProcess::from_env().map_err(Error::TakeOver)? {
-            Some((predecessor, heritage)) => (Some(predecessor), heritage),
-            None => (None, InheritedSockets::of_systemd()),
+        let (old_process, inherited) = match OldProcess::from_env().map_err(Error::TakeOver)? {
+            Some((old_process, inherited)) => (Some(old_process), inherited),
+            None => (None, InheritedSockets::from_systemd()),
         };
         Ok(Self {
             source: source()?,
             watch: None,
-            heritage,
-            predecessor,
+            inherited,
+            old_process,
         })
     }
 }
@@ -95,109 +95,111 @@ impl App {
             Signals::catch().map_err(Error::Start)?
         };
         crate::downstream::check_prebuilt();
-        let berths = listen::AcceptShards::new(plan.workers);
-        let mut draft = GenerationDraft::new(plan, &writer, &berths, &mut start.heritage, None)?;
-        std::mem::take(&mut start.heritage).close();
+        let accept_shards = listen::AcceptShards::new(plan.workers);
+        let mut draft =
+            GenerationDraft::new(plan, &writer, &accept_shards, &mut start.inherited, None)?;
+        std::mem::take(&mut start.inherited).close();
         let sockets = std::mem::take(&mut draft.sockets);
         let admin = draft.admin.take();
-        let doors = build::first(&draft.plan);
+        let listeners = build::first_indices(&draft.plan);
         Ok(Self {
             runtime,
             signals,
-            generation: Arc::new(ArcSwap::from_pointee(draft.build(doors, None))),
+            generation: Arc::new(ArcSwap::from_pointee(draft.build(listeners, None))),
             start,
-            berths,
+            accept_shards,
             sockets,
             admin,
             writer,
         })
     }
 
-    /// Runs until a signal says stop and what was in flight is done, or its time is up.
+    /// Runs until a signal stops it and requests in flight are done, or their time is up.
     ///
     /// # Errors
     /// When a thread, a runtime or a signal handler cannot be had.
     pub fn run(mut self) -> Result<(), Error> {
-        let common = LoopShared {
+        let shared = LoopShared {
             generation: Arc::clone(&self.generation),
             clock: Clock::machine(),
             stop: CancellationToken::new(),
-            cap: Arc::new(ConnectionLimiter::default()),
+            limiter: Arc::new(ConnectionLimiter::default()),
         };
-        let (loops, threads) = EventLoops::start(&common).map_err(Error::Start)?;
+        let (loops, threads) = EventLoops::start(&shared).map_err(Error::Start)?;
         let (reloads, asked) = ReloadHandle::new();
         let admin = Admin::new(
             Arc::clone(&self.generation),
             self.writer.clone(),
-            common.clock.clone(),
+            shared.clock.clone(),
             Arc::clone(&reloads),
         );
         let systemd = Arc::new(Systemd::from_env());
         self.runtime.block_on(async {
-            let mut succession = Reloader {
+            let mut reloader = Reloader {
                 generation: Arc::clone(&self.generation),
                 source: self.start.source.clone(),
                 writer: self.writer.clone(),
-                clock: common.clock.clone(),
+                clock: shared.clock.clone(),
                 loops,
-                berths: self.berths,
-                doors: Listeners::default(),
+                accept_shards: self.accept_shards,
+                listeners: Listeners::default(),
                 stores: StoreTasks::default(),
                 admin: admin.clone(),
                 admin_stop: CancellationToken::new(),
                 admin_socket: None,
-                successor: None,
+                new_process: None,
                 systemd: Arc::clone(&systemd),
             };
-            succession.begin(self.sockets, self.admin).await?;
-            if let Some(predecessor) = self.start.predecessor {
-                predecessor.relieve();
+            reloader.begin(self.sockets, self.admin).await?;
+            if let Some(old_process) = self.start.old_process {
+                old_process.confirm();
             }
             if let Some(watch) = self.start.watch {
-                look_for_changes(self.start.source, watch, Arc::clone(&reloads));
+                watch_files(self.start.source, watch, Arc::clone(&reloads));
             }
-            accompany(&common, &systemd, &succession.loops);
+            spawn_background(&shared, &systemd, &reloader.loops);
             admin.set_ready(true);
             tracing::info!("weir {} is running", env!("CARGO_PKG_VERSION"));
             let upgrade = Notify::new();
             let stopping = self.signals.stop(&self.writer, &reloads, &upgrade);
-            let (mut succession, end) = succession.serve_until(asked, &upgrade, stopping).await;
+            let (mut reloader, end) = reloader.serve_until(asked, &upgrade, stopping).await;
             admin.set_ready(false);
-            if end == StopReason::Wanted {
+            if end == StopReason::Stopped {
                 systemd.stopping();
             }
             // Or the kernel would go on accepting connections that are never served.
-            succession.doors.keep_nothing();
-            common.stop.cancel();
+            reloader.listeners.drop_shared_sockets();
+            shared.stop.cancel();
             let grace = self.generation.load().plan.shutdown_timeout;
             self.signals.drained(threads, grace).await;
-            succession.stores.leave().await;
+            reloader.stores.leave().await;
             Ok::<_, Error>(())
         })?;
         // Admin connections may linger; they are not waited for.
         self.runtime.shutdown_timeout(Duration::from_millis(100));
         traces::flush(LAST_SPANS);
-        // What the event loops had to say comes first; each has lines of its own that are still to be written.
+        // Lines of the event loops come first; each has a buffer of its own.
         self.writer.flush(LAST_LINES);
         tracing::info!("weir has stopped");
         Ok(())
     }
 }
 
-/// Starts to look for changes of the configuration's files.
-fn look_for_changes(source: ConfigSource, watch: ConfigFiles, reloads: Arc<ReloadHandle>) {
+/// Starts to watch the configuration's files.
+fn watch_files(source: ConfigSource, watch: ConfigFiles, reloads: Arc<ReloadHandle>) {
     let look = move || reload::run(source.clone(), watch.clone(), Arc::clone(&reloads));
     tokio::spawn(supervise(BackgroundTask::Configuration, look));
 }
 
-/// Starts what goes on beside the event loops: checks, names, certificates, and word to systemd.
-fn accompany(common: &LoopShared, systemd: &Arc<Systemd>, loops: &EventLoops) {
-    let generation = || Arc::clone(&common.generation);
-    if let Some(every) = signals::heartbeat() {
-        let (loops, stop) = (loops.clone(), common.stop.clone());
+/// Starts the background tasks: health checks, names, certificates, and the watchdog.
+fn spawn_background(shared: &LoopShared, systemd: &Arc<Systemd>, loops: &EventLoops) {
+    let generation = || Arc::clone(&shared.generation);
+    if let Some(every) = signals::watchdog_interval() {
+        let (loops, stop) = (loops.clone(), shared.stop.clone());
         let systemd = Arc::clone(systemd);
-        let beat = move || beat(Arc::clone(&systemd), every, loops.clone(), stop.clone());
-        tokio::spawn(supervise(BackgroundTask::Heartbeat, beat));
+        let run_watchdog =
+            move || run_watchdog(Arc::clone(&systemd), every, loops.clone(), stop.clone());
+        tokio::spawn(supervise(BackgroundTask::Heartbeat, run_watchdog));
     }
     let own = generation();
     let check = move || background::run(Arc::clone(&own));
@@ -205,16 +207,21 @@ fn accompany(common: &LoopShared, systemd: &Arc<Systemd>, loops: &EventLoops) {
     let own = generation();
     let refresh = move || background::refresh_certificates(Arc::clone(&own));
     tokio::spawn(supervise(BackgroundTask::Certificates, refresh));
-    let (own, clock) = (generation(), common.clock.clone());
+    let (own, clock) = (generation(), shared.clock.clone());
     let look_up = move || background::refresh_names(Arc::clone(&own), clock.clone());
     tokio::spawn(supervise(BackgroundTask::Resolver, look_up));
 }
 
-/// Tells systemd again and again that all is well, as long as every event loop says so. Stopping has its own deadline.
-async fn beat(systemd: Arc<Systemd>, every: Duration, loops: EventLoops, stop: CancellationToken) {
+/// Notifies systemd's watchdog for as long as every event loop responds. Stopping has its own deadline.
+async fn run_watchdog(
+    systemd: Arc<Systemd>,
+    every: Duration,
+    loops: EventLoops,
+    stop: CancellationToken,
+) {
     loop {
         tokio::select! {
-            () = loops.answer() => {}
+            () = loops.ping() => {}
             () = stop.cancelled() => {}
         }
         systemd.alive();

@@ -3,13 +3,11 @@
 //! A new configuration is read, compiled and built to the point where nothing can fail any more; only then is it put in
 //! force, by one pointer. Requests that began before finish by the rules they began with.
 //!
-//! `weir run --watch`: the files of the configuration are looked at, and read again when they have changed.
+//! `weir run --watch` polls the files of the configuration, and reads them again when they have changed. Polling, as for
+//! certificates: files are written in place, renamed over each other, or change behind a link to a whole folder, and only
+//! polling sees all of that. A change counts when the files are the same at the next poll.
 //!
-//! Looked at and not listened for, as certificates are: files are written in place, renamed over each other, or change
-//! behind a link to a whole folder, and only looking sees all of that. A change is taken up when it has stood still from
-//! one look to the next.
-//!
-//! The stores that zones count in together with other gateways: connected while they are wanted, and not longer.
+//! Shared stores are connected while a generation uses them.
 
 use std::future::poll_fn;
 use std::io;
@@ -46,8 +44,8 @@ pub(super) struct Reloader {
     pub(super) clock: Clock,
     pub(super) loops: EventLoops,
     /// The same loops as listeners see them.
-    pub(super) berths: listen::AcceptShards,
-    pub(super) doors: Listeners,
+    pub(super) accept_shards: listen::AcceptShards,
+    pub(super) listeners: Listeners,
     pub(super) stores: StoreTasks,
     pub(super) admin: Admin,
     /// Stops the admin listener where it is now.
@@ -55,7 +53,7 @@ pub(super) struct Reloader {
     /// Its socket once more.
     pub(super) admin_socket: Option<std::net::TcpListener>,
     /// The process that is about to take over.
-    pub(super) successor: Option<u32>,
+    pub(super) new_process: Option<u32>,
     pub(super) systemd: Arc<Systemd>,
 }
 
@@ -63,9 +61,9 @@ pub(super) struct Reloader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StopReason {
     /// Another process has taken over.
-    Relieved,
-    /// It was told to.
-    Wanted,
+    TakenOver,
+    /// A signal has stopped it.
+    Stopped,
 }
 
 /// Why there is no new generation.
@@ -91,15 +89,15 @@ impl Reloader {
         let admin = admin.map(listener).transpose()?;
         let generation = self.generation.load_full();
         self.join(&generation.zones.stores).await;
-        let change = self.doors.plan(&generation.plan, &self.generation);
-        self.rearrange(change, sockets).await;
-        self.receive(admin);
+        let change = self.listeners.plan(&generation.plan, &self.generation);
+        self.change_listeners(change, sockets).await;
+        self.serve_admin(admin);
         self.systemd.ready(self.admin.reloads().generation());
         Ok(())
     }
 
     /// Serves requests for a reload, one after the other, until it is time to
-    /// stop. One that has begun then is given up, or done.
+    /// stop. One that has begun then is cancelled, or done.
     pub(super) async fn serve_until(
         mut self,
         asked: mpsc::UnboundedReceiver<ReloadRequest>,
@@ -108,11 +106,11 @@ impl Reloader {
     ) -> (Self, StopReason) {
         let end = tokio::select! {
             biased;
-            () = stopping => StopReason::Wanted,
-            () = self.serve(asked, upgrade) => StopReason::Relieved,
+            () = stopping => StopReason::Stopped,
+            () = self.serve(asked, upgrade) => StopReason::TakenOver,
         };
         // A weir that is stopped must not leave another one running.
-        if let Some(process) = self.successor.take() {
+        if let Some(process) = self.new_process.take() {
             upgrade::end(process);
         }
         (self, end)
@@ -144,25 +142,27 @@ impl Reloader {
     /// Has the binary that is there by now take over; whether it has.
     async fn hand_over(&mut self) -> bool {
         let admin = self.admin_socket.as_ref().map(|admin| admin.try_clone());
-        let sockets = self.doors.lent().map(SharedSocket::copy);
+        let sockets = self.listeners.shared_sockets().map(SharedSocket::copy);
         let sockets: io::Result<Vec<OwnedFd>> = sockets
             .chain(admin.map(|admin| admin.map(OwnedFd::from)))
             .collect();
         let started = match sockets.and_then(|sockets| NewProcess::start(&sockets)) {
-            Ok(successor) => {
-                let process = successor.process();
-                self.successor = Some(process);
-                let waiting = tokio::task::spawn_blocking(|| successor.wait());
+            Ok(new_process) => {
+                let process = new_process.process();
+                self.new_process = Some(process);
+                let waiting = tokio::task::spawn_blocking(|| new_process.wait());
                 let waited = waiting.await.map_err(io::Error::other);
-                self.successor = None;
+                self.new_process = None;
                 waited.and_then(|waited| waited).map(|()| process)
             }
             Err(error) => Err(error),
         };
         match started {
             Ok(process) => {
-                self.doors.lent().for_each(SharedSocket::give_away);
-                self.systemd.succeeded_by(process);
+                self.listeners
+                    .shared_sockets()
+                    .for_each(SharedSocket::give_away);
+                self.systemd.handed_over_to(process);
                 tracing::info!(process, "the new binary runs and has taken over");
                 true
             }
@@ -173,7 +173,7 @@ impl Reloader {
         }
     }
 
-    /// Reads the configuration again and puts it in force, or says why not and changes nothing.
+    /// Reads the configuration again and puts it in force; where that fails, nothing changes.
     async fn reload(&mut self) -> Result<ReloadReport, ReloadFailure> {
         self.systemd.reloading();
         let answer = self.reload_or_not().await;
@@ -219,14 +219,14 @@ impl Reloader {
     async fn try_reload(&mut self) -> Result<(Report, Vec<String>), ReloadError> {
         let before = self.generation.load_full();
         let (source, writer) = (self.source.clone(), self.writer.clone());
-        let berths = self.berths.clone();
+        let accept_shards = self.accept_shards.clone();
         // Not here: admin requests and health checks must not wait for files and names.
         let drafting = blocking(move || {
             let (plan, report) = source.load()?;
             let draft = GenerationDraft::new(
                 plan,
                 &writer,
-                &berths,
+                &accept_shards,
                 &mut InheritedSockets::default(),
                 Some(&before),
             )?;
@@ -236,28 +236,28 @@ impl Reloader {
         let admin = draft.admin.take().map(listener).transpose()?;
         // From here on nothing fails.
         let mut changes = limits::forgotten_zones(&draft.plan, &before.plan);
-        changes.extend(self.what_stays(&draft.plan));
+        changes.extend(self.needs_restart(&draft.plan));
         self.join(&draft.stores).await;
         let sockets = std::mem::take(&mut draft.sockets);
-        let change = self.doors.plan(&draft.plan, &self.generation);
-        let generation = Arc::new(draft.build(change.table(), Some(&before)));
-        for door in &change.closed {
-            door.close(Arc::clone(&before));
+        let change = self.listeners.plan(&draft.plan, &self.generation);
+        let generation = Arc::new(draft.build(change.listener_indices(), Some(&before)));
+        for handle in &change.closed {
+            handle.close(Arc::clone(&before));
         }
         self.generation.store(Arc::clone(&generation));
         telemetry::set_level(generation.plan.log.level);
-        self.rearrange(change, sockets).await;
+        self.change_listeners(change, sockets).await;
         let last = before.lifetime();
         self.stores.leave_others(&generation.zones.stores, &last);
         let moved = |plan: &Plan| plan.admin.as_ref().map(|admin| admin.listen);
         if moved(&generation.plan) != moved(&before.plan) {
-            self.receive(admin);
+            self.serve_admin(admin);
         }
         Ok((report, changes))
     }
 
     /// Some things are settled when the process starts.
-    fn what_stays(&self, plan: &Plan) -> Option<String> {
+    fn needs_restart(&self, plan: &Plan) -> Option<String> {
         let (wanted, running) = (plan.workers, self.loops.count());
         (wanted != running).then(|| {
             format!(
@@ -271,20 +271,24 @@ impl Reloader {
     }
 
     /// Opens and closes what a generation that is in force has changed.
-    async fn rearrange(&mut self, mut change: ListenerChanges, sockets: Vec<Vec<BoundSocket>>) {
-        for (sockets, door) in sockets.into_iter().zip(&change.opened) {
-            self.doors.lend(door, &sockets);
-            self.loops.open(sockets, door);
+    async fn change_listeners(
+        &mut self,
+        mut change: ListenerChanges,
+        sockets: Vec<Vec<BoundSocket>>,
+    ) {
+        for (sockets, handle) in sockets.into_iter().zip(&change.opened) {
+            self.listeners.share(handle, &sockets);
+            self.loops.open(sockets, handle);
         }
         let closed = std::mem::take(&mut change.closed);
-        self.doors.settle(change, &closed);
-        for door in &closed {
-            self.loops.close(door).await;
+        self.listeners.apply(change, &closed);
+        for handle in &closed {
+            self.loops.close(handle).await;
         }
     }
 
     /// Has the admin listener here from now on, or nowhere.
-    fn receive(&mut self, listener: Option<AdminSockets>) {
+    fn serve_admin(&mut self, listener: Option<AdminSockets>) {
         std::mem::take(&mut self.admin_stop).cancel();
         self.admin_socket = None;
         if let Some((listener, again)) = listener {
@@ -307,12 +311,12 @@ fn listener(socket: std::net::TcpListener) -> Result<AdminSockets, Error> {
 
 /// Looks for as long as the gateway runs.
 pub(super) async fn run(source: ConfigSource, mut watch: ConfigFiles, reloads: Arc<ReloadHandle>) {
-    let Some(mut seen) = look(&watch).await else {
+    let Some(mut seen) = read_stamps(&watch).await else {
         return;
     };
     loop {
         tokio::time::sleep(WATCH_INTERVAL).await;
-        let Some(now) = look(&watch).await else {
+        let Some(now) = read_stamps(&watch).await else {
             return;
         };
         let stands_still = seen == now;
@@ -335,12 +339,12 @@ pub(super) async fn run(source: ConfigSource, mut watch: ConfigFiles, reloads: A
 }
 
 /// Elsewhere: a file system may take its time.
-async fn look(watch: &ConfigFiles) -> Option<config::FileStamps> {
+async fn read_stamps(watch: &ConfigFiles) -> Option<config::FileStamps> {
     let watch = watch.clone();
     blocking(move || watch.look()).await
 }
 
-/// How often files are looked at.
+/// The interval of polling files.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The stores of the running gateway.
@@ -391,21 +395,21 @@ impl StoreTasks {
         wanted: &[Arc<SharedStore>],
         before: &Weak<RequestResources>,
     ) {
-        let is_wanted = |tended: &StoreTask| wanted.iter().any(|it| Arc::ptr_eq(it, &tended.store));
-        let (kept, given_up) = std::mem::take(&mut self.0).into_iter().partition(is_wanted);
+        let is_wanted = |task: &StoreTask| wanted.iter().any(|it| Arc::ptr_eq(it, &task.store));
+        let (kept, unwanted) = std::mem::take(&mut self.0).into_iter().partition(is_wanted);
         self.0 = kept;
-        for tended in given_up {
+        for task in unwanted {
             let before = Weak::clone(before);
             tokio::spawn(async move {
                 while before.strong_count() > 0 {
                     tokio::time::sleep(STORES_INTERVAL).await;
                 }
-                tended.leave().await;
+                task.leave().await;
             });
         }
     }
 
-    /// Gives all of them up, at once: one that does not answer must not hold up the end for each of them.
+    /// Disconnects all at once: one that does not respond must not delay the end once for each of them.
     pub(super) async fn leave(self) {
         let leaving: JoinSet<()> = self.0.into_iter().map(StoreTask::leave).collect();
         leaving.join_all().await;

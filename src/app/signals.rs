@@ -1,9 +1,8 @@
 //! Signals, as nginx's: TERM, INT and QUIT stop gracefully, TERM and INT a second time at once, HUP reads the configuration again, USR1 opens the logs
 //! again, USR2 hands over to a new binary.
 //!
-//! What systemd is told: that weir is ready, reads its configuration again, stops, and is alive.
-//!
-//! A few words on a datagram socket, so there is no library for it. Without a supervisor nothing is sent.
+//! systemd is notified that weir is ready, reloads, stops, and is alive: a few words on a datagram socket, so there is no
+//! library for it. Without a supervisor nothing is sent.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,7 +19,7 @@ use tokio::sync::Notify;
 use crate::admin::ReloadHandle;
 use crate::telemetry::LogWriter;
 
-/// The signals weir answers to.
+/// The signals weir handles.
 #[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
@@ -44,7 +43,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one that says stop; answers the others meanwhile.
+    /// Waits for a signal to stop; handles the others meanwhile.
     pub(super) async fn stop(
         &mut self,
         writer: &LogWriter,
@@ -107,7 +106,7 @@ fn join(event_loop: JoinHandle<io::Result<()>>) {
 pub(super) struct Systemd(Option<(UnixDatagram, SocketAddr)>);
 
 impl Systemd {
-    /// As the variable `NOTIFY_SOCKET` says.
+    /// The socket that the variable `NOTIFY_SOCKET` names.
     pub(super) fn from_env() -> Self {
         let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self::default();
@@ -123,7 +122,7 @@ impl Systemd {
 
     /// Everything runs, by the configuration of this number.
     pub(super) fn ready(&self, generation: u64) {
-        self.tell(&format!(
+        self.notify(&format!(
             "READY=1\nSTATUS=running, configuration {generation}"
         ));
     }
@@ -132,29 +131,29 @@ impl Systemd {
     pub(super) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
-        self.tell(&format!(
+        self.notify(&format!(
             "RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reloading"
         ));
     }
 
     /// New connections are refused; what is in flight may finish.
     pub(super) fn stopping(&self) {
-        self.tell("STOPPING=1\nSTATUS=stopping");
+        self.notify("STOPPING=1\nSTATUS=stopping");
     }
 
     /// From now on this process is the one to look after.
-    pub(super) fn succeeded_by(&self, process: u32) {
-        self.tell(&format!(
+    pub(super) fn handed_over_to(&self, process: u32) {
+        self.notify(&format!(
             "MAINPID={process}\nSTATUS=handed over to {process}"
         ));
     }
 
     /// All is well.
     pub(super) fn alive(&self) {
-        self.tell("WATCHDOG=1");
+        self.notify("WATCHDOG=1");
     }
 
-    fn tell(&self, words: &str) {
+    fn notify(&self, words: &str) {
         if let Some((socket, address)) = &self.0
             && let Err(error) = socket.send_to_addr(words.as_bytes(), address)
         {
@@ -163,8 +162,8 @@ impl Systemd {
     }
 }
 
-/// How often systemd wants to hear that all is well, if it does: twice in the time after which it takes weir for dead.
-pub(super) fn heartbeat() -> Option<Duration> {
+/// The interval of systemd's watchdog messages, if it wants them: half its timeout.
+pub(super) fn watchdog_interval() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let meant_for_us =
         number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));

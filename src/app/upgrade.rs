@@ -1,7 +1,7 @@
 //! A new binary takes over without a refused connection, as in nginx: it inherits the listening sockets.
 //!
 //! Both listen for a moment. When the new one runs, the old one accepts no more and ends when its last request has; if
-//! the new one does not come that far, the old one goes on as if nothing had been. The sockets travel over the new one's
+//! the new one does not come that far, the old one goes on as before. The sockets travel over the new one's
 //! standard input, which is a socket, too: nothing has to be named, and no other process can connect.
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -42,12 +42,12 @@ impl OldProcess {
         let descriptors = receive(&line)?;
         Ok(Some((
             Self(line),
-            InheritedSockets::of_predecessor(descriptors),
+            InheritedSockets::from_descriptors(descriptors),
         )))
     }
 
     /// We run.
-    pub(super) fn relieve(mut self) {
+    pub(super) fn confirm(mut self) {
         if let Err(error) = self.0.write_all(READY) {
             tracing::warn!(%error, "who handed over is gone already");
         }
@@ -70,12 +70,12 @@ impl NewProcess {
             .env_remove("LISTEN_FDNAMES")
             .env_remove("WATCHDOG_PID")
             .spawn()?;
-        let mut successor = Self { child, line };
-        if let Err(error) = send(&successor.line, sockets) {
-            successor.end()?;
+        let mut new_process = Self { child, line };
+        if let Err(error) = send(&new_process.line, sockets) {
+            new_process.end()?;
             return Err(error);
         }
-        Ok(successor)
+        Ok(new_process)
     }
 
     /// Its process.
@@ -91,7 +91,7 @@ impl NewProcess {
             return Ok(());
         };
         let status = match error.kind() {
-            // It is going, and its status says why.
+            // It is ending, and its status gives the reason.
             io::ErrorKind::UnexpectedEof => self.gone()?,
             _ => self.end()?,
         };
@@ -179,10 +179,10 @@ const READY: &[u8; 1] = b"!";
 /// Linux allows 253.
 const MOST_AT_ONCE: usize = 128;
 
-/// How often it is looked whether one that has hung up has ended.
+/// How often the end of a process that has closed its socket is checked.
 const LAST_LOOKS: u32 = 200;
 
-/// How long a new binary may take to run: names have to be looked up.
+/// How long a new binary may take to start: names have to be looked up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

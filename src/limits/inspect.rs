@@ -1,5 +1,5 @@
-//! The limits for those who look in: the busiest keys of a zone, the state of one key, and what the rules would decide on a
-//! request that nobody has made. Replay asks here, too, and is told the verdict of every rule.
+//! The limits as operators see them: the busiest keys of a zone, the state of one key, and what the rules would decide on a
+//! request that was not made. Replay asks here, too, and gets the verdict of every rule.
 //!
 //! Nothing is decided here: every decision comes from the functions that decide on requests. What is only explained is not
 //! charged, counted or logged.
@@ -86,18 +86,6 @@ impl TopKeyRow {
 }
 
 impl ReqZone {
-    /// The keys a text may mean; none if it is no key of this zone.
-    #[must_use]
-    pub fn parse_key(&self, text: &str) -> Vec<ParsedKey> {
-        self.source.parse(text)
-    }
-
-    /// A key as text.
-    #[must_use]
-    pub fn format_key(&self, key: &Key, bytes: Option<&[u8]>) -> String {
-        self.source.format(key, bytes)
-    }
-
     /// Its busiest keys, in no order; `burst` is that of a rule.
     #[must_use]
     pub fn busiest(&self, burst: Excess, now: Millis) -> Vec<TopKeyRow> {
@@ -176,18 +164,6 @@ impl ReqZone {
 }
 
 impl ConnZone {
-    /// The keys a text may mean; none if it is no key of this zone.
-    #[must_use]
-    pub fn parse_key(&self, text: &str) -> Vec<ParsedKey> {
-        self.source.parse(text)
-    }
-
-    /// A key as text.
-    #[must_use]
-    pub fn format_key(&self, key: &Key, bytes: Option<&[u8]>) -> String {
-        self.source.format(key, bytes)
-    }
-
     /// Its busiest keys, in no order.
     #[must_use]
     pub fn busiest(&self, now: Millis) -> Vec<TopKeyRow> {
@@ -464,13 +440,10 @@ impl ReqRule {
         // The key of the bucket, where that is another one.
         let keys = zone.admin_keys(record);
         let evaluation = self.evaluate(&lookup, &keys, record, now);
-        let (own, spec) = match &lookup {
-            KeyLookup::Key(rule_key) => {
-                let spec = self.override_spec(rule_key);
-                (zone.override_limits(rule_key), spec.unwrap_or(self.spec))
-            }
-            KeyLookup::Nothing | KeyLookup::Refuse(_) => (None, self.spec),
-        };
+        let rule_key = lookup.key();
+        let own = rule_key.and_then(|rule_key| zone.override_limits(&rule_key));
+        let spec = rule_key.and_then(|rule_key| self.override_spec(&rule_key));
+        let spec = spec.unwrap_or(self.spec);
         let key = keys.last();
         let text = key.map(|key| {
             let prefix = key_prefix(&zone.key_bytes(record));

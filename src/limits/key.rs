@@ -1,13 +1,11 @@
 //! From a request to the few bytes its limits are counted under.
 //!
 //! The client's address alone is by far the most common key and costs nothing: the connection has it ready. One other
-//! value of the request is taken from where it stands. Everything else is rendered into a buffer that the thread
+//! value of the request is used in place. Everything else is rendered into a buffer that the thread
 //! keeps, so no key is ever allocated.
 //!
-//! How a key is written for people, and read back.
-//!
-//! What is shown is the key's name in the API, so every key has a spelling of its own, and what is read is what was
-//! shown. Keys are chosen by clients: nothing they contain reaches a terminal or a page as it is unless it can be printed.
+//! A key's text form is its name in the API, so every key has one of its own, and parsing it gives the key again. Keys are
+//! chosen by clients: nothing they contain reaches a terminal or a page as it is unless it can be printed.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -26,7 +24,7 @@ use crate::text::{hex_byte, is_deceptive};
 
 /// Where a zone's keys come from.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct KeySource {
+pub struct KeySource {
     template: Template,
     shape: KeyShape,
     /// How parts of keys are read from a request.
@@ -62,6 +60,16 @@ pub(super) enum KeyLookup<T> {
     Nothing,
     /// None, and the zone refuses such requests.
     Refuse(KeyFault),
+}
+
+impl<T> KeyLookup<T> {
+    /// The key, if there is one.
+    pub(super) fn key(self) -> Option<T> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Nothing | Self::Refuse(_) => None,
+        }
+    }
 }
 
 /// Why a request has no key.
@@ -171,13 +179,11 @@ impl KeySource {
 
     /// A request's key, whatever operators have done to it.
     pub(super) fn key(&self, record: &RequestRecord) -> Option<Key> {
-        match self.find(record, |bytes| KeyLookup::Key(Key::from_bytes(bytes))) {
-            KeyLookup::Key(key) => Some(key),
-            KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
-        }
+        let lookup = self.find(record, |bytes| KeyLookup::Key(Key::from_bytes(bytes)));
+        lookup.key()
     }
 
-    /// What a request's key looks like to people: as it is, with addresses in digits.
+    /// A request's key for people: as it is, with addresses in digits.
     pub(super) fn label(&self, record: &RequestRecord) -> String {
         let client = record.client();
         let address = match self.masked(client) {
@@ -237,7 +243,7 @@ impl KeySource {
 
     /// The client's address in place of a key that is not there.
     fn append_address(&self, client: &ClientAddr, out: &mut Vec<u8>) {
-        // No header and no target can hold this byte: nobody can send the key of somebody else's address.
+        // No header and no target can hold this byte: no client can send the key of another one's address.
         out.push(0);
         match self.masked(client) {
             Some(masked) => out.extend_from_slice(&masked.octets()),
@@ -311,7 +317,7 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A key that a text can stand for.
+/// A key that a text may mean.
 #[derive(Debug, Clone)]
 pub struct ParsedKey {
     /// The key.
@@ -321,8 +327,9 @@ pub struct ParsedKey {
 }
 
 impl KeySource {
-    /// The spelling of a key, of which `bytes` are all bytes or, if it is a long one, the first.
-    pub(super) fn format(&self, key: &Key, bytes: Option<&[u8]>) -> String {
+    /// A key as text; `bytes` are all its bytes or, if it is a long one, the first.
+    #[must_use]
+    pub fn format(&self, key: &Key, bytes: Option<&[u8]>) -> String {
         let plain = key.short_bytes();
         let bytes = plain.as_deref().or(bytes).unwrap_or_default();
         if bytes.len() > MAX_PLAIN || (bytes.is_empty() && plain.is_none()) {
@@ -368,8 +375,9 @@ impl KeySource {
         }
     }
 
-    /// What a spelling stands for; nothing if it is none.
-    pub(super) fn parse(&self, text: &str) -> Vec<ParsedKey> {
+    /// The keys that a text may mean; none if it is no key.
+    #[must_use]
+    pub fn parse(&self, text: &str) -> Vec<ParsedKey> {
         if let Some((_, number)) = text.rsplit_once(CUT) {
             let number = u128::from_str_radix(number, 16).ok();
             let key = number.and_then(Key::from_number);
@@ -405,13 +413,13 @@ impl KeySource {
                 known(address_bytes(address)),
                 known(address.to_string().into()),
             ],
-            // Who asks over a unix socket has no address; nothing else is a key here.
+            // A client of a unix socket has no address; nothing else is a key here.
             (KeyShape::BinaryAddress | KeyShape::TextAddress, None) if text != UNIX => Vec::new(),
             _ => plain.map(known).into_iter().collect(),
         }
     }
 
-    /// An address, or the network it belongs to where that is what clients are told apart by.
+    /// An address, or its network where that is what tells clients apart.
     fn parse_address(&self, text: &str) -> Option<IpAddr> {
         let address = match text.parse::<IpAddr>() {
             Ok(address) => address,
@@ -458,7 +466,7 @@ fn escaped(bytes: &[u8]) -> String {
         for letter in chunk.valid().chars() {
             match letter {
                 '\\' => text.push_str("\\\\"),
-                // Would be taken for the end of a long one, or for the beginning of none.
+                // Would be taken for the end of a long key, or for the beginning of a missing one.
                 '…' => escape(&mut text, "…".as_bytes()),
                 '(' if text.is_empty() => escape(&mut text, b"("),
                 letter if letter.is_control() || is_deceptive(letter) => {
@@ -495,13 +503,13 @@ fn unescaped(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Stands between the beginning of a long key and its number.
+/// Separates the beginning of a long key from its number.
 const CUT: &str = "…#";
 
-/// What nginx calls the address of who has none.
+/// nginx's address of clients that have none.
 const UNIX: &str = "unix:";
 
-/// Stands before an address that takes the place of a key.
+/// Precedes an address that takes the place of a key.
 const ADDRESS_FOR_KEY: &str = "(no key) ";
 
 /// As many bytes of a key as its text form needs.
@@ -512,7 +520,7 @@ pub(super) fn key_prefix(bytes: &[u8]) -> Box<[u8]> {
 /// A key of more bytes has a number.
 const MAX_PLAIN: usize = 128;
 
-/// So many of its bytes are shown.
+/// The bytes of a long key that are shown.
 const SHOWN_BYTES: usize = 32;
 
 #[cfg(test)]
@@ -573,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_printed_is_escaped_and_what_stands_in_for_a_key_is_told() {
+    fn what_cannot_be_printed_is_escaped_and_an_address_in_place_of_a_key_is_marked() {
         let text = KeySource::new(&header("x-key"), 128, OnEmptyKey::Address);
         assert_eq!(format(&text, b"a\\b\x1b[31m\xff"), r"a\\b\x1b[31m\xff");
         assert_eq!(format(&text, "zö\u{202e}".as_bytes()), r"zö\xe2\x80\xae");
@@ -608,7 +616,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_what_was_shown(bytes in prop::collection::vec(any::<u8>(), 1..140), which in 0..4usize) {
+        fn a_key_is_parsed_from_its_text(bytes in prop::collection::vec(any::<u8>(), 1..140), which in 0..4usize) {
             let bytes = match which {
                 // Such keys are addresses and nothing else.
                 0 if bytes.len() >= 16 => bytes[..16].to_vec(),
@@ -627,7 +635,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_too_strange_to_be_read(text in "\\PC{0,60}") {
+        fn any_text_can_be_parsed(text in "\\PC{0,60}") {
             let source = KeySource::new(&header("x-key"), 128, OnEmptyKey::Address);
             for ParsedKey { key, bytes } in source.parse(&text) {
                 prop_assert_eq!(bytes.is_some_and(|bytes| Key::from_bytes(&bytes).id() != key.id()), false);

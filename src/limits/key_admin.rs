@@ -19,7 +19,7 @@ pub struct KeyAdmin {
     /// The keys with the most requests and refusals.
     pub busiest: TopKeys,
     actions: Mutex<Actions>,
-    /// How many keys have actions, so that the lock is not taken for nothing.
+    /// How many keys have actions; with none, the lock is not taken.
     count: AtomicUsize,
 }
 

@@ -264,7 +264,7 @@ struct LogBudget {
 }
 
 impl LogBudget {
-    /// Whether one more line may be written, and how many were left out before, when it is time to say so.
+    /// Whether one more line may be written, and how many were left out before, when that is due.
     fn admit(&mut self, now: Millis) -> (bool, Option<u64>) {
         let mut before = None;
         if now.since(self.since).as_millis() >= 1000 {

@@ -30,7 +30,7 @@ use http::HeaderValue;
 
 use self::concurrency::SlotRefusal;
 use self::headers::{PolicyBalance, add_connections, add_requests};
-use self::key::{KeyLookup, KeySource, key_prefix};
+use self::key::{KeyLookup, key_prefix};
 use self::log::{LimitLogger, RefusalDetails, RefusalReason};
 use self::rule::{ConnRule, Decision, ReqRules, RuleRefusal};
 use self::shared_rule::SharedDecision;
@@ -46,7 +46,7 @@ pub use self::concurrency::SlotKeys;
 pub use self::cost::bad_costs;
 pub use self::headers::AllowedHeaders;
 pub use self::inspect::{KeyState, RuleExplanation, SlotOutcome, TopKeyRow};
-pub use self::key::ParsedKey;
+pub use self::key::{KeySource, ParsedKey};
 pub use self::key_admin::{KeyAction, KeyActionEntry, KeyAdmin, MAX_KEY_ACTIONS, TooManyActions};
 pub use self::log::LimitKind;
 pub use self::rule::DeferredCharge;
@@ -116,7 +116,7 @@ impl Limits {
         limits
     }
 
-    /// Admits a request that comes `now`: waits where a rule says so, and puts what it holds in progress into its permit.
+    /// Admits a request that comes `now`: waits where a rule delays it, and puts what it holds into its permit.
     ///
     /// # Errors
     /// The refusal, if a rule refuses it.
@@ -193,7 +193,7 @@ impl Limits {
         }
     }
 
-    /// What a decision means for a request, now and when it is over; `shared` has what stores said of it.
+    /// What a decision means for a request, now and when it is over; `shared` has the verdicts of stores.
     fn conclude(
         &self,
         decision: Decision,
@@ -330,10 +330,7 @@ impl Limits {
                 logger,
                 zone: &zone.name.plain,
                 source: &zone.source,
-                key: match &keys.0[index] {
-                    KeyLookup::Key(key) => Some(*key),
-                    KeyLookup::Nothing | KeyLookup::Refuse(_) => None,
-                },
+                key: keys.0[index].key(),
                 key_bytes: key_prefix(&zone.source.bytes(record)),
                 reason,
                 status: rule.status,
@@ -372,10 +369,9 @@ impl Limits {
             logger: self.request_logger,
             zone: &zone.name.plain,
             source: &zone.source,
-            key: match (&keys[refused.rule], refused.reason) {
-                (_, RefusalReason::NoKey(_)) => None,
-                (KeyLookup::Key(rule_key), _) => Some(rule_key.key),
-                (KeyLookup::Nothing | KeyLookup::Refuse(_), _) => None,
+            key: match refused.reason {
+                RefusalReason::NoKey(_) => None,
+                _ => keys[refused.rule].key().map(|rule_key| rule_key.key),
             },
             key_bytes: key_prefix(&zone.key_bytes(record)),
             reason: refused.reason,

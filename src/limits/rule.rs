@@ -99,7 +99,7 @@ enum RuleCharge {
     Waits { cost: Cost },
 }
 
-/// Is told the verdict of each rule. If one refuses, the verdicts before it are void.
+/// Observes the verdict of each rule. If one refuses, the verdicts before it are void.
 pub(super) trait RuleObserver {
     /// A rule has decided.
     fn on_verdict(&mut self, rule: usize, verdict: &Verdict);
@@ -115,13 +115,7 @@ impl Decision {
     pub(super) fn without_key(rules: &[ReqRule], rule: usize, fault: KeyFault) -> Self {
         let store = &rules[rule].zone.store;
         store.count_refusal(&Key::from_bytes(b""));
-        Self::Refuse(RuleRefusal {
-            rule,
-            reason: RefusalReason::NoKey(fault),
-            retry_after: None,
-            own_retry_after: None,
-            remaining: None,
-        })
+        Self::Refuse(RuleRefusal::new(rule, RefusalReason::NoKey(fault), None))
     }
 
     /// Adds the verdict of one more rule; of equal waits, the later rule's counts.
@@ -142,13 +136,8 @@ impl Decision {
                 retry_after,
             } => {
                 let burst = rules[rule].burst;
-                *self = Self::Refuse(RuleRefusal {
-                    rule,
-                    reason: RefusalReason::Rate { excess, burst },
-                    retry_after,
-                    own_retry_after: retry_after,
-                    remaining: None,
-                });
+                let reason = RefusalReason::Rate { excess, burst };
+                *self = Self::Refuse(RuleRefusal::new(rule, reason, retry_after));
             }
         }
     }
@@ -159,6 +148,23 @@ impl Decision {
 }
 
 impl RuleRefusal {
+    pub(super) fn new(
+        rule: usize,
+        reason: RefusalReason<'static>,
+        retry_after: Option<Duration>,
+    ) -> Self {
+        Self {
+            rule,
+            reason,
+            retry_after,
+            own_retry_after: retry_after,
+            remaining: match reason {
+                RefusalReason::Penalty(_) => Some(0),
+                _ => None,
+            },
+        }
+    }
+
     /// Sets the time of a retry to when the rule admits it, be it to wait for the rest of the time.
     pub(super) fn allow_waiting(&mut self, rule: &ReqRule, spec: &LimitSpec) {
         self.own_retry_after = rule.admits_after(self.own_retry_after, spec);
@@ -257,7 +263,10 @@ fn ask(
         let cost = rule.cost(record);
         let (verdict, charge) = match rule.wait_over_burst(rule_key, now, cost) {
             Some(verdict) => (verdict, RuleCharge::Waits { cost }),
-            None => match rule.charge_known(rule_key, now, cost) {
+            None => match rule.with_spec(rule_key, |spec| {
+                let store = &rule.zone.store;
+                store.charge_known(&rule_key.key, now, cost, spec)
+            }) {
                 Some((verdict, receipt)) => (verdict, RuleCharge::Charged { cost, receipt }),
                 None => {
                     charges.push(RuleCharge::New { cost });
@@ -332,17 +341,6 @@ impl ReqRule {
         })
     }
 
-    fn charge_known(
-        &self,
-        rule_key: &RuleKey,
-        now: Millis,
-        cost: Cost,
-    ) -> Option<(Verdict, Receipt)> {
-        self.with_spec(rule_key, |spec| {
-            self.zone.store.charge_known(&rule_key.key, now, cost, spec)
-        })
-    }
-
     /// The cost of a request, as far as it is known when it comes.
     pub(super) fn cost(&self, record: &RequestRecord) -> Cost {
         match &self.cost_source {
@@ -372,7 +370,7 @@ impl ReqRule {
         }
     }
 
-    /// What the key of a refused request has left, in whole requests; `known` is what the store said.
+    /// What the key of a refused request has left, in whole requests; `known` is what the store gave.
     pub(super) fn remaining(
         &self,
         rule_key: &RuleKey,
@@ -462,7 +460,7 @@ thread_local! {
 }
 
 /// The `limit_req` rules of a location.
-// What few of them have is asked for once, when they are compiled.
+// What few of them have is checked once, when they are compiled.
 #[derive(Debug)]
 pub(super) struct ReqRules {
     list: Arc<[ReqRule]>,
@@ -582,13 +580,9 @@ impl ReqRules {
                 });
                 // A request that comes when the penalty is over and is still over the rate would get the next one.
                 let retry_after = passes_after.map(|after| after.max(left));
-                return Some(Decision::Refuse(RuleRefusal {
-                    rule: index,
-                    reason: RefusalReason::Penalty(left),
-                    retry_after,
-                    own_retry_after: retry_after,
-                    remaining: Some(0),
-                }));
+                let reason = RefusalReason::Penalty(left);
+                let refusal = RuleRefusal::new(index, reason, retry_after);
+                return Some(Decision::Refuse(refusal));
             }
         }
         None
@@ -669,7 +663,7 @@ pub struct DeferredCharge {
 struct LateCharge {
     rule: usize,
     rule_key: RuleKey,
-    /// The bytes of the key, where a store has to be told.
+    /// The bytes of the key, where a store has to be charged.
     bytes: KeyBytes,
 }
 

@@ -280,13 +280,8 @@ impl<'r> SharedDecision<'r> {
                 _ => {}
             }
             if let Some(left) = pending.penalty_elsewhere(now) {
-                refused = Some(RuleRefusal {
-                    rule: pending.index,
-                    reason: RefusalReason::Penalty(left),
-                    retry_after: Some(left),
-                    own_retry_after: Some(left),
-                    remaining: Some(0),
-                });
+                let reason = RefusalReason::Penalty(left);
+                refused = Some(RuleRefusal::new(pending.index, reason, Some(left)));
                 break;
             }
             match (&mut refused, pending.refusal()) {
@@ -488,16 +483,11 @@ impl<'r> PendingRule<'r> {
             return None;
         };
         let burst = self.rule.burst;
-        let mut refusal = RuleRefusal {
-            rule: self.index,
-            reason: RefusalReason::Rate { excess, burst },
-            retry_after,
-            own_retry_after: retry_after,
-            remaining: match self.result {
-                RuleResult::Stored(verdict) => Some(verdict.remaining),
-                _ => None,
-            },
-        };
+        let reason = RefusalReason::Rate { excess, burst };
+        let mut refusal = RuleRefusal::new(self.index, reason, retry_after);
+        if let RuleResult::Stored(verdict) = self.result {
+            refusal.remaining = Some(verdict.remaining);
+        }
         refusal.allow_waiting(self.rule, &self.spec);
         Some(refusal)
     }

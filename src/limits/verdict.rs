@@ -1,4 +1,4 @@
-//! The results of asking the limits: an admission, a permit, and a refusal that can say why and until when.
+//! The results of asking the limits: an admission, a permit, and a refusal with its reason and its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Permit {
 }
 
 impl Refusal {
-    /// A refusal by a `limit_req`; it says nothing yet of the key.
+    /// A refusal by a `limit_req`, without what depends on the key.
     pub(super) fn of_requests(rule: &ReqRule) -> Self {
         let (kind, quota) = (LimitKind::Requests, rule.spec.quota());
         Self::new(kind, rule.status, &rule.action, &rule.zone.name, quota)
@@ -150,7 +150,7 @@ impl Refusal {
             && (self.quota, self.left) == (other.quota, other.left)
             && self.own.map(headers::seconds) == other.own.map(headers::seconds)
             && self.retry_after_seconds() == other.retry_after_seconds()
-            // The text is shared by all refusals of a location, so where it stands says which one it is.
+            // The text is shared by all refusals of a location, so its address identifies it.
             && self.policy.as_ref().map(Arc::as_ptr) == other.policy.as_ref().map(Arc::as_ptr)
     }
 

@@ -56,7 +56,8 @@ pub struct ReqZone {
     pub(super) penalties: Option<Arc<Penalties>>,
     /// The busiest keys, and what operators have done to keys.
     pub key_admin: Arc<KeyAdmin>,
-    pub(super) source: KeySource,
+    /// Where its keys come from.
+    pub source: KeySource,
     pub(super) overrides: Overrides,
 }
 
@@ -75,7 +76,8 @@ pub struct ConnZone {
     pub(super) name: Arc<ZoneName>,
     /// The busiest keys, and what operators have done to keys.
     pub key_admin: Arc<KeyAdmin>,
-    pub(super) source: KeySource,
+    /// Where its keys come from.
+    pub source: KeySource,
 }
 
 /// A zone in which a `shadow` counts.
@@ -186,7 +188,7 @@ impl ReqZone {
             slowest.slower(spec(&own.algorithm))
         });
         let shared = zone.store.and_then(|store| stores.get(store).cloned());
-        // Where refusals are charged, each has to be told.
+        // Where refusals are charged, the store has to know of each.
         let can_hold = ZoneLeases::can_hold(&slowest) && !zone.count_refused;
         let leases = shared.as_ref().filter(|_| can_hold).map(|store| {
             let size = zone.size / LEASES;
@@ -329,12 +331,8 @@ impl ReqZone {
     /// The name of the override that applies to a request.
     pub(super) fn override_name(&self, record: &RequestRecord) -> Option<String> {
         let lookup = self.find_bucket(record, |_, _, matching| KeyLookup::Key(matching));
-        let matching = match lookup {
-            KeyLookup::Key(matching) => matching,
-            KeyLookup::Nothing | KeyLookup::Refuse(_) => {
-                self.overrides.find(None, record.client().ip())
-            }
-        };
+        let by_address = || self.overrides.find(None, record.client().ip());
+        let matching = lookup.key().unwrap_or_else(by_address);
         self.overrides.name(matching.index()?)
     }
 
@@ -463,7 +461,7 @@ fn underscores(plan: &Plan, uses: impl Fn(&LocationConf) -> bool) -> bool {
 }
 
 /// Whether refusals of a zone in a store can be remembered there: not where a charge is refunded when another zone refuses
-/// the request, because then some pass before the time they were told.
+/// the request, because then some requests pass before `Retry-After`.
 fn verdicts(plan: &Plan, zone: usize) -> Verdicts {
     let store = |rule: &ReqRule| plan.req_zones.get(rule.zone).and_then(|zone| zone.store);
     let gives_back = |conf: &LocationConf| {

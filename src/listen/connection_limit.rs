@@ -1,8 +1,8 @@
 //! How many connections may be open at once, in all and from one address.
 //!
-//! One too many is accepted and closed at once: left in the kernel's queue it would stand in everybody else's way. In
-//! all there is one more try before that, as in nginx: connections that are idle make room, the longest idle first.
-//! Counting costs a lock when a connection opens and when it closes, and nothing where nothing is limited.
+//! A connection above the limit is accepted and closed at once: left in the kernel's queue it would be in the way of the
+//! next one. Before the limit on all connections closes one, idle connections make room, the longest idle first, as in
+//! nginx. Counting costs a lock when a connection opens and when it closes, and nothing where nothing is limited.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::{Future, poll_fn};
@@ -19,15 +19,15 @@ use crate::config::plan::ConnectionLimits;
 use crate::message::ClientConnection;
 use crate::telemetry::{COUNTERS, LimitedBy};
 
-/// Who is connected; shared by all event loops.
+/// Counts open connections for all event loops.
 #[derive(Debug, Default)]
 pub struct ConnectionLimiter {
-    everybody: Mutex<OpenConnections>,
+    open: Mutex<OpenConnections>,
     addresses: Mutex<HashMap<IpAddr, u32>>,
     warned: [OncePerSecond; 2],
 }
 
-/// Says whether a line is due that is written at most once a second.
+/// Limits a line of the log to one a second.
 #[derive(Debug, Default)]
 pub(super) struct OncePerSecond(AtomicU64);
 
@@ -41,98 +41,98 @@ impl OncePerSecond {
 #[derive(Debug, Default)]
 struct OpenConnections {
     // By serial number, so the oldest first.
-    peers: BTreeMap<u64, Arc<ClientConnection>>,
-    /// Those that were asked to leave and have not yet.
+    connections: BTreeMap<u64, Arc<ClientConnection>>,
+    /// How many were asked to close and have not yet.
     leaving: usize,
-    /// Until when nobody is looked for who could leave: a moment ago there was no one.
-    futile: Millis,
+    /// Until when idle connections are not looked for: a moment ago there were none.
+    none_idle_until: Millis,
 }
 
-/// A connection's place, given back when dropped.
-// Not `Clone`: two owners of one place would give it back twice.
+/// Counts an open connection until it is dropped.
+// Not `Clone`: the connection would be uncounted twice.
 #[derive(Debug)]
 pub struct ConnectionPermit {
-    cap: Arc<ConnectionLimiter>,
+    limiter: Arc<ConnectionLimiter>,
     client: Arc<ClientConnection>,
     counted: bool,
     address: Option<IpAddr>,
 }
 
 impl ConnectionLimiter {
-    /// A place for a connection that has just been accepted; `None` if there are enough, of this address or in all.
+    /// Admits a connection that has just been accepted; `None` if too many are open, of this address or in all.
     #[must_use]
     pub fn admit(
         self: &Arc<Self>,
-        caps: &ConnectionLimits,
+        limits: &ConnectionLimits,
         client: &Arc<ClientConnection>,
         address: Option<IpAddr>,
     ) -> Option<ConnectionPermit> {
-        let mut seat = ConnectionPermit {
-            cap: Arc::clone(self),
+        let mut permit = ConnectionPermit {
+            limiter: Arc::clone(self),
             client: Arc::clone(client),
             counted: false,
             address: None,
         };
-        // First the address: nobody has to leave for somebody who may not stay.
-        if !seat.counts_for(caps, address) {
+        // The address first: no connection makes room for one that is closed anyway.
+        if !permit.count_address(limits, address) {
             return None;
         }
-        let Some(most) = caps.all else {
-            return Some(seat);
+        let Some(max) = limits.all else {
+            return Some(permit);
         };
-        let most = most.get() as usize;
-        if !self.everybody.lock().enter(client, most) {
+        let max = max.get() as usize;
+        if !self.open.lock().add(client, max) {
             COUNTERS.turn_away(LimitedBy::All);
             if self.warned[LimitedBy::All as usize].is_due(client.opened) {
                 tracing::warn!(
-                    most,
+                    most = max,
                     "max_connections are open and busy: more are closed unserved"
                 );
             }
             return None;
         }
-        seat.counted = true;
-        Some(seat)
+        permit.counted = true;
+        Some(permit)
     }
 }
 
 impl ConnectionPermit {
-    /// Whose it is.
+    /// The connection.
     #[must_use]
     pub fn client(&self) -> &Arc<ClientConnection> {
         &self.client
     }
 
-    /// Counts the connection as one of this address; false if that has enough.
+    /// Counts the connection as one of this address; false if that has too many.
     #[must_use]
-    pub fn counts_for(&mut self, caps: &ConnectionLimits, address: Option<IpAddr>) -> bool {
-        let (Some(most), Some(address)) = (caps.per_address, address) else {
+    pub fn count_address(&mut self, limits: &ConnectionLimits, address: Option<IpAddr>) -> bool {
+        let (Some(max), Some(address)) = (limits.per_address, address) else {
             return true;
         };
         let network = network(address);
         {
-            let mut addresses = self.cap.addresses.lock();
+            let mut addresses = self.limiter.addresses.lock();
             let open = addresses.entry(network).or_insert(0);
-            if *open < most.get() {
+            if *open < max.get() {
                 *open += 1;
                 self.address = Some(network);
                 return true;
             }
         }
         COUNTERS.turn_away(LimitedBy::Address);
-        if self.cap.warned[LimitedBy::Address as usize].is_due(self.client.opened) {
+        if self.limiter.warned[LimitedBy::Address as usize].is_due(self.client.opened) {
             tracing::warn!(
                 client = %address,
-                most,
+                most = max,
                 "max_connections_per_address are open from here: more are closed unserved"
             );
         }
         false
     }
 
-    /// Runs a connection, or a part of it, to its end; `None` if it was idle and its place is wanted.
+    /// Runs a connection, or a part of it, to its end; `None` if it was idle and had to make room.
     // Pinned by the caller: an `async fn` would keep room for it twice.
-    pub fn hold<T>(
+    pub fn run<T>(
         &self,
         mut connection: Pin<&mut impl Future<Output = T>>,
     ) -> impl Future<Output = Option<T>> {
@@ -151,8 +151,8 @@ impl ConnectionPermit {
                 COUNTERS.evict();
                 return Poll::Ready(None);
             }
-            // It has something to do after all.
-            self.cap.everybody.lock().stay(&self.client);
+            // It is busy after all.
+            self.limiter.open.lock().keep(&self.client);
             Poll::Pending
         })
     }
@@ -161,10 +161,10 @@ impl ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         if self.counted {
-            self.cap.everybody.lock().leave(&self.client);
+            self.limiter.open.lock().remove_client(&self.client);
         }
         if let Some(address) = self.address {
-            let mut addresses = self.cap.addresses.lock();
+            let mut addresses = self.limiter.addresses.lock();
             if let Some(open) = addresses.get_mut(&address) {
                 *open -= 1;
                 if *open == 0 {
@@ -176,32 +176,32 @@ impl Drop for ConnectionPermit {
 }
 
 impl OpenConnections {
-    /// Lets one more in; false if there are enough and nobody leaves for it.
-    fn enter(&mut self, client: &Arc<ClientConnection>, most: usize) -> bool {
-        if self.peers.len() - self.leaving >= most && !self.make_room(client.opened) {
+    /// Adds a connection; false if too many are open and none makes room.
+    fn add(&mut self, client: &Arc<ClientConnection>, max: usize) -> bool {
+        if self.connections.len() - self.leaving >= max && !self.make_room(client.opened) {
             return false;
         }
-        self.peers.insert(client.serial, Arc::clone(client));
+        self.connections.insert(client.serial, Arc::clone(client));
         true
     }
 
-    /// Asks those to leave who have been idle longest: several at once, so that a flood does not look through all
-    /// of them for each of its connections.
+    /// Asks the connections to close that have been idle longest: several at once, so that a flood does not look through
+    /// all of them for each of its connections.
     fn make_room(&mut self, now: Millis) -> bool {
-        if now < self.futile {
+        if now < self.none_idle_until {
             return false;
         }
         let mut idle: Vec<_> = self
-            .peers
+            .connections
             .values()
             .filter(|client| !client.is_asked_to_close())
             .filter_map(|client| Some((client.idle_since()?, client)))
             .collect();
         if idle.is_empty() {
-            self.futile = now.after(REST);
+            self.none_idle_until = now.after(RETRY_PAUSE);
             return false;
         }
-        let wanted = (self.peers.len() / 64).clamp(1, idle.len());
+        let wanted = (self.connections.len() / 64).clamp(1, idle.len());
         idle.select_nth_unstable_by_key(wanted - 1, |(since, client)| (*since, client.serial));
         for (_, client) in &idle[..wanted] {
             client.ask_to_close();
@@ -210,19 +210,19 @@ impl OpenConnections {
         true
     }
 
-    fn stay(&mut self, client: &ClientConnection) {
+    fn keep(&mut self, client: &ClientConnection) {
         if client.decline_to_close() {
             self.leaving -= 1;
         }
     }
 
-    fn leave(&mut self, client: &ClientConnection) {
-        self.stay(client);
-        self.peers.remove(&client.serial);
+    fn remove_client(&mut self, client: &ClientConnection) {
+        self.keep(client);
+        self.connections.remove(&client.serial);
     }
 }
 
-/// Whom an address belongs to: in IPv6 one household has a whole /64.
+/// The network that an address counts for: in IPv6 one household has a whole /64.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
@@ -230,8 +230,8 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// How long nobody is looked for again after nobody was found.
-const REST: std::time::Duration = std::time::Duration::from_millis(50);
+/// For how long idle connections are not looked for after none was found.
+const RETRY_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use crate::message::{ConnectionPhase, RemoteAddr};
 
-    fn caps(all: u32, per_address: u32) -> ConnectionLimits {
+    fn limits(all: u32, per_address: u32) -> ConnectionLimits {
         ConnectionLimits {
             all: NonZeroU32::new(all),
             per_address: NonZeroU32::new(per_address),
@@ -263,70 +263,70 @@ mod tests {
 
     #[test]
     fn an_address_has_its_share_and_a_household_shares_one() {
-        let (cap, caps) = (Arc::new(ConnectionLimiter::default()), caps(0, 2));
-        let enter = |address: &str| cap.admit(&caps, &client(1, 0), address.parse().ok());
-        let first = enter("192.0.2.7");
-        let second = enter("::ffff:192.0.2.7");
+        let (limiter, limits) = (Arc::new(ConnectionLimiter::default()), limits(0, 2));
+        let add = |address: &str| limiter.admit(&limits, &client(1, 0), address.parse().ok());
+        let first = add("192.0.2.7");
+        let second = add("::ffff:192.0.2.7");
         assert!(first.is_some() && second.is_some());
-        assert!(enter("192.0.2.7").is_none());
-        assert!(enter("192.0.2.8").is_some());
+        assert!(add("192.0.2.7").is_none());
+        assert!(add("192.0.2.8").is_some());
         drop(first);
-        assert!(enter("192.0.2.7").is_some());
-        let household = [enter("2001:db8::1"), enter("2001:db8::ffff:0:0:1")];
+        assert!(add("192.0.2.7").is_some());
+        let household = [add("2001:db8::1"), add("2001:db8::ffff:0:0:1")];
         assert!(household.iter().all(Option::is_some));
-        assert!(enter("2001:db8::2").is_none());
-        assert!(enter("2001:db8:0:1::2").is_some());
+        assert!(add("2001:db8::2").is_none());
+        assert!(add("2001:db8:0:1::2").is_some());
         drop((second, household));
         assert!(
-            cap.addresses.lock().is_empty(),
-            "nothing is kept of who has left"
+            limiter.addresses.lock().is_empty(),
+            "nothing is kept of closed connections"
         );
     }
 
     #[test]
-    fn the_busy_keep_their_places() {
-        let (cap, caps) = (Arc::new(ConnectionLimiter::default()), caps(2, 0));
-        let first = cap.admit(&caps, &busy(1, 0), None);
-        let second = cap.admit(&caps, &busy(2, 0), None);
+    fn busy_connections_stay() {
+        let (limiter, limits) = (Arc::new(ConnectionLimiter::default()), limits(2, 0));
+        let first = limiter.admit(&limits, &busy(1, 0), None);
+        let second = limiter.admit(&limits, &busy(2, 0), None);
         assert!(first.is_some() && second.is_some());
-        assert!(cap.admit(&caps, &busy(3, 0), None).is_none());
+        assert!(limiter.admit(&limits, &busy(3, 0), None).is_none());
         drop(first);
-        assert!(cap.admit(&caps, &busy(4, 0), None).is_some());
+        assert!(limiter.admit(&limits, &busy(4, 0), None).is_some());
     }
 
     #[tokio::test]
-    async fn the_longest_idle_makes_room() {
-        let (cap, caps) = (Arc::new(ConnectionLimiter::default()), caps(3, 0));
-        let peers = [busy(1, 0), busy(2, 0), busy(3, 0)];
-        let places: Vec<_> = peers
+    async fn the_longest_idle_connection_makes_room() {
+        let (limiter, limits) = (Arc::new(ConnectionLimiter::default()), limits(3, 0));
+        let connections = [busy(1, 0), busy(2, 0), busy(3, 0)];
+        let permits: Vec<_> = connections
             .iter()
-            .map(|client| cap.admit(&caps, client, None))
+            .map(|client| limiter.admit(&limits, client, None))
             .collect();
-        for (client, asked) in [(&peers[1], 500), (&peers[2], 400)] {
+        for (client, asked) in [(&connections[1], 500), (&connections[2], 400)] {
             client.count_request(Millis(asked));
             client.state.set_phase(ConnectionPhase::Idle);
         }
-        let fourth = cap.admit(&caps, &busy(4, 1000), None);
+        let fourth = limiter.admit(&limits, &busy(4, 1000), None);
         assert!(fourth.is_some());
-        let asked: Vec<_> = peers
+        let asked: Vec<_> = connections
             .iter()
             .map(|client| client.is_asked_to_close())
             .collect();
         assert_eq!(asked, [false, false, true]);
 
-        // Whoever turns out to have something to do stays, and another leaves for the next.
-        peers[2].state.begin_request();
-        let mut places = places.into_iter().flatten();
-        let (_first, second, third) = (places.next(), places.next(), places.next());
+        // A connection that turns out to be busy stays, and another one makes room for the next.
+        connections[2].state.begin_request();
+        let mut permits = permits.into_iter().flatten();
+        let (_first, second, third) = (permits.next(), permits.next(), permits.next());
         let third = third.unwrap();
         let forever = pin!(std::future::pending::<()>());
-        let mut staying = pin!(third.hold(forever));
+        let mut staying = pin!(third.run(forever));
         assert!(poll_once(staying.as_mut()).await.is_pending());
-        assert!(!peers[2].is_asked_to_close());
-        assert!(cap.admit(&caps, &busy(5, 1000), None).is_some());
+        assert!(!connections[2].is_asked_to_close());
+        assert!(limiter.admit(&limits, &busy(5, 1000), None).is_some());
         let second = second.unwrap();
         let forever = pin!(std::future::pending::<()>());
-        let mut leaving = pin!(second.hold(forever));
+        let mut leaving = pin!(second.run(forever));
         assert_eq!(poll_once(leaving.as_mut()).await, Poll::Ready(None));
     }
 
@@ -335,13 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn without_caps_nothing_is_counted() {
-        let cap = Arc::new(ConnectionLimiter::default());
+    fn without_limits_nothing_is_counted() {
+        let limiter = Arc::new(ConnectionLimiter::default());
         let address = Some([192, 0, 2, 7].into());
-        let _place = cap
+        let _permit = limiter
             .admit(&ConnectionLimits::default(), &client(1, 0), address)
             .unwrap();
-        assert!(cap.everybody.lock().peers.is_empty());
-        assert!(cap.addresses.lock().is_empty());
+        assert!(limiter.open.lock().connections.is_empty());
+        assert!(limiter.addresses.lock().is_empty());
     }
 }

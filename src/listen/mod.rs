@@ -1,8 +1,7 @@
-//! A socket becomes a stream we can name the other end of.
+//! Listening sockets, and the connections accepted on them.
 //!
-//! Accepting must outlive everything that can go wrong around it: no descriptors left, a client gone
-//! before it was greeted, a connection that panics. So an error is waited out rather than returned, and
-//! every connection is a task of its own.
+//! Accepting outlives everything that can go wrong around it: no descriptors left, a client that is gone again, a
+//! connection that panics. So an error is waited out rather than returned, and every connection is a task of its own.
 
 mod connection_limit;
 pub mod proxy_protocol;
@@ -35,7 +34,7 @@ pub use self::proxy_protocol::{ProxyReadError, read_proxy_header};
 pub use self::socket::{AcceptShards, BoundSocket, Error, InheritedSockets, SharedSocket};
 
 /// Accepts connections on one event loop until `stop` is cancelled. Each becomes a task in `connections`, by which its
-/// end can be awaited, unless `on_connection` does not want it.
+/// end can be awaited, unless `on_connection` refuses it.
 ///
 /// # Errors
 /// When the socket cannot be given to this event loop.
@@ -50,12 +49,12 @@ where
     F: Fn(Stream, Arc<ClientConnection>) -> Option<C>,
     C: Future<Output = ()> + Send + 'static,
 {
-    let (mut lane, address) = (bound.lane, bound.address);
+    let (mut handoff, address) = (bound.handoff, bound.address);
     let listener =
         BoundListener::new(bound.socket).map_err(|source| Error::new(&address, source))?;
     let logged = OncePerSecond::default();
     let log = |error| log_failure(&logged, clock.now(), &address, &error);
-    let welcome = |accepted: Accepted, place| {
+    let serve = |accepted: Accepted, slot| {
         let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
         let client = Arc::new(ClientConnection::new(
             accepted.remote,
@@ -65,20 +64,20 @@ where
         ));
         if let Some(connection) = on_connection(accepted.stream, client) {
             // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
-            connections.spawn(isolated(serial, place, Box::pin(connection)));
+            connections.spawn(isolated(serial, slot, Box::pin(connection)));
         }
     };
     let mut pause = None;
     let mut accept = |context: &mut Context<'_>| {
-        let placed = poll_placed(&listener, &mut lane, &mut pause, &clock, context);
-        match ready!(placed) {
-            Ok(Some((accepted, place))) => welcome(accepted, place),
+        let polled = poll_connection(&listener, &mut handoff, &mut pause, &clock, context);
+        match ready!(polled) {
+            Ok(Some((accepted, slot))) => serve(accepted, slot),
             Ok(None) => {}
-            Err(error) if is_clients_doing(&error) => {}
+            Err(error) if is_client_error(&error) => {}
             Err(error) => {
                 log(error);
                 // The connection stays in the kernel's queue, so asking again at once would spin.
-                pause.insert(Deadline::default()).start(PATIENCE);
+                pause.insert(Deadline::default()).start(RETRY_PAUSE);
             }
         }
         Poll::Ready(())
@@ -91,21 +90,21 @@ where
             });
             // The panic has cost one connection, and must not cost those that come after it.
             if let Err(panic) = accepted.await {
-                BackgroundTask::Accept.note(&panic, PATIENCE);
-                tokio::time::sleep(PATIENCE).await;
+                BackgroundTask::Accept.note(&panic, RETRY_PAUSE);
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
     };
     stop.run_until_cancelled(accepting).await;
-    // Who connected before the stop has been greeted by the kernel and may have asked already. Closing
-    // the socket would reset them.
+    // The kernel has accepted these connections before the stop, and they may have sent requests. Closing the socket
+    // would reset them.
     let waiting = std::iter::from_fn(|| listener.accept_now());
-    for accepted in waiting.take(MOST_WAITING) {
-        welcome(accepted, lane.own_place());
+    for accepted in waiting.take(MAX_WAITING) {
+        serve(accepted, handoff.own_slot());
     }
-    while let Some(handed) = lane.last_handed().await {
-        match handed.settle() {
-            Ok((accepted, place)) => welcome(accepted, place),
+    while let Some(handed) = handoff.last_handed().await {
+        match handed.adopt() {
+            Ok((accepted, slot)) => serve(accepted, slot),
             Err(error) => log(error),
         }
     }
@@ -119,22 +118,22 @@ fn log_failure(logged: &OncePerSecond, now: Millis, address: &SocketAddress, err
 }
 
 /// Ready with a connection of this event loop, accepted here or handed over by another; with `None` where one was handed on.
-fn poll_placed(
+fn poll_connection(
     listener: &BoundListener,
-    lane: &mut LoopHandoff,
+    handoff: &mut LoopHandoff,
     pause: &mut Option<Deadline>,
     clock: &Clock,
     context: &mut Context<'_>,
 ) -> Poll<io::Result<Option<(Accepted, LoopSlot)>>> {
-    if let Poll::Ready(handed) = lane.poll_handed(context) {
-        return Poll::Ready(handed.settle().map(Some));
+    if let Poll::Ready(handed) = handoff.poll_handed(context) {
+        return Poll::Ready(handed.adopt().map(Some));
     }
     if let Some(limit) = pause {
         ready!(limit.poll_passed(context));
         *pause = None;
     }
     let accepted = ready!(listener.poll_accept(context));
-    Poll::Ready(accepted.and_then(|accepted| lane.place(accepted, clock.now())))
+    Poll::Ready(accepted.and_then(|accepted| handoff.assign(accepted, clock.now())))
 }
 
 /// A listening socket, and the address that its connections arrive at.
@@ -155,20 +154,23 @@ impl BoundListener {
 
     fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
         let accepted = ready!(self.listener.poll_accept(context));
-        Poll::Ready(accepted.and_then(|accepted| self.named(accepted)))
+        Poll::Ready(accepted.and_then(|accepted| self.with_addresses(accepted)))
     }
 
     /// A connection that waits to be accepted at this moment.
     fn accept_now(&self) -> Option<Accepted> {
         loop {
             match self.listener.accept_now() {
-                Err(error) if is_clients_doing(&error) => {}
-                accepted => return self.named(accepted.ok()?).ok(),
+                Err(error) if is_client_error(&error) => {}
+                accepted => return self.with_addresses(accepted.ok()?).ok(),
             }
         }
     }
 
-    fn named(&self, (stream, remote): (Stream, Option<SocketAddr>)) -> io::Result<Accepted> {
+    fn with_addresses(
+        &self,
+        (stream, remote): (Stream, Option<SocketAddr>),
+    ) -> io::Result<Accepted> {
         let local = match (&stream, self.local) {
             (Stream::Tcp(stream), None) => Some(stream.local_addr()?),
             (_, local) => local,
@@ -182,7 +184,7 @@ impl BoundListener {
 }
 
 /// Runs a connection; a panic ends only that connection.
-async fn isolated<C>(serial: u64, _place: LoopSlot, connection: Pin<Box<C>>)
+async fn isolated<C>(serial: u64, _slot: LoopSlot, connection: Pin<Box<C>>)
 where
     C: Future<Output = ()>,
 {
@@ -196,7 +198,7 @@ where
     .await;
 }
 
-fn is_clients_doing(error: &io::Error) -> bool {
+fn is_client_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -209,8 +211,8 @@ fn is_clients_doing(error: &io::Error) -> bool {
 /// `$connection` of the last connection: one series for all event loops.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
-/// How long is waited when there is no descriptor, or no memory, for another connection.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The pause when there is no descriptor, or no memory, for another connection.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many are still let in when told to stop: more than any backlog holds, and an end to a flood.
-const MOST_WAITING: usize = 65_536;
+/// How many connections are still accepted after a stop: more than any backlog holds, and an end to a flood.
+const MAX_WAITING: usize = 65_536;

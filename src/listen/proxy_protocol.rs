@@ -1,16 +1,11 @@
-//! The PROXY protocol, versions 1 and 2: a proxy that passes a connection on says first whose it was.
+//! The PROXY protocol, versions 1 and 2: a proxy that forwards a connection first sends the client's address.
 //!
-//! The header is read before anything else looks at the socket, and not a byte beyond it, so that nothing has to be
-//! given back to whoever reads next, be it TLS or HTTP: the parser says how many bytes more belong to the header for
-//! certain, and only those are asked for. Of version 2 that is all of it at once, of a line of version 1 what its
-//! fields come to at least.
+//! The header is read before anything else reads the socket, and not a byte beyond it, so that TLS or HTTP can read on from
+//! there: the parser gives the number of bytes that certainly belong to the header, and only those are read. Of version 2
+//! that is all of it at once, of a line of version 1 the least its fields can come to.
 //!
-//! What a PROXY header says, as far as it has come.
-//!
-//! The checksum that a header of version 2 may carry, over all of itself.
-//!
-//! It guards against a proxy's mistake, not against anybody's intent, so few send it; whoever does expects it to be
-//! looked at.
+//! A header of version 2 may carry a checksum of itself. It guards against errors of a proxy, not against intent, so few
+//! send it; where it is there, it is checked.
 
 #[cfg(test)]
 #[path = "tests/proxy_protocol.rs"]
@@ -35,15 +30,15 @@ pub enum ProxyReadError {
     /// Something else came; usually from a client that speaks HTTP to a listener meant for a proxy.
     #[error("broken PROXY header: {0}")]
     Malformed(#[from] ProxyHeaderError),
-    /// It took longer than a request's head may.
+    /// It took longer than request headers may.
     #[error("no whole PROXY header in time")]
     TimedOut,
 }
 
-/// Reads the header a connection begins with, within `timeout` in all; `None` where it names nobody.
+/// Reads the header a connection begins with, within `timeout` in all; `None` where it names no client.
 ///
 /// # Errors
-/// When there is none, and the connection is of no use.
+/// When there is none, and the connection cannot be used.
 pub async fn read_proxy_header(
     stream: &mut Stream,
     timeout: Duration,
@@ -59,7 +54,7 @@ async fn read_from(
     let mut header = Vec::new();
     loop {
         let wanted = match parse(&header)? {
-            ParseOutcome::Whole { says, .. } => return Ok(says),
+            ParseOutcome::Whole { header, .. } => return Ok(header),
             ParseOutcome::Part { wanted } => wanted,
         };
         let read = header.len();
@@ -72,20 +67,20 @@ async fn read_from(
     }
 }
 
-/// What the bytes at the beginning of a connection are.
+/// The meaning of the bytes at the beginning of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParseOutcome {
     /// The beginning of a header.
     Part {
-        /// How long it is at least: so much can be read without reading beyond it.
+        /// The least length it has: so much can be read without reading beyond it.
         wanted: usize,
     },
     /// A header.
     Whole {
-        /// How long it is.
+        /// Its length.
         length: usize,
-        /// Whom it names; nobody where the proxy speaks for itself or does not know.
-        says: Option<ProxyHeader>,
+        /// The client it names; none where the proxy speaks for itself or does not know.
+        header: Option<ProxyHeader>,
     },
 }
 
@@ -95,7 +90,7 @@ pub enum ProxyHeaderError {
     /// An address or a port that is none, or of another family than was announced.
     #[error("bad address")]
     Address,
-    /// It says of itself that something got lost or changed on the way.
+    /// Its checksum does not fit: something was lost or changed on the way.
     #[error("wrong checksum")]
     Checksum,
     /// A command, a family or a protocol that the specification does not know.
@@ -109,20 +104,20 @@ pub enum ProxyHeaderError {
     TooLong,
 }
 
-/// What version 2 begins with.
+/// The beginning of version 2.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What a line of version 1 begins with.
-const WORD: &[u8; 6] = b"PROXY ";
+/// The beginning of a line of version 1.
+const V1_PREFIX: &[u8; 6] = b"PROXY ";
 
 /// The shortest header: `PROXY UNKNOWN` and the end of the line.
-const LEAST: usize = 15;
+const MIN_HEADER: usize = 15;
 
 /// The longest line of version 1 by the specification, CRLF included.
-const V1_MOST: usize = 107;
+const V1_MAX: usize = 107;
 
-/// The longest header of version 2 that is taken, as in nginx. Real ones have a few hundred bytes.
-const V2_MOST: usize = 4096;
+/// The longest header of version 2 that is accepted, as in nginx. Real ones have a few hundred bytes.
+const V2_MAX: usize = 4096;
 
 /// Version 2 before its addresses.
 const V2_HEAD: usize = 16;
@@ -132,50 +127,52 @@ const V2_HEAD: usize = 16;
 /// # Errors
 /// As soon as it cannot become one any more.
 pub fn parse(bytes: &[u8]) -> Result<ParseOutcome, ProxyHeaderError> {
-    if agrees(bytes, SIGNATURE) {
+    if may_begin(bytes, SIGNATURE) {
         parse_v2(bytes)
-    } else if agrees(bytes, WORD) {
+    } else if may_begin(bytes, V1_PREFIX) {
         parse_v1(bytes)
     } else {
         Err(ProxyHeaderError::Other)
     }
 }
 
-/// Whether one is the beginning of the other.
-fn agrees(bytes: &[u8], beginning: &[u8]) -> bool {
+/// Whether one of these is the beginning of the other.
+fn may_begin(bytes: &[u8], beginning: &[u8]) -> bool {
     bytes.iter().zip(beginning).all(|(one, other)| one == other)
 }
 
 fn parse_v1(bytes: &[u8]) -> Result<ParseOutcome, ProxyHeaderError> {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-        if bytes.len() >= V1_MOST {
+        if bytes.len() >= V1_MAX {
             return Err(ProxyHeaderError::TooLong);
         }
-        let wanted = (bytes.len() + least_left(bytes)?).clamp(LEAST, V1_MOST);
+        let wanted = (bytes.len() + min_left(bytes)?).clamp(MIN_HEADER, V1_MAX);
         return Ok(ParseOutcome::Part { wanted });
     };
     let length = end + 1;
-    if length > V1_MOST {
+    if length > V1_MAX {
         return Err(ProxyHeaderError::TooLong);
     }
     let line = bytes[..end]
         .strip_suffix(b"\r")
         .ok_or(ProxyHeaderError::Other)?;
-    let line = line.strip_prefix(WORD).ok_or(ProxyHeaderError::Other)?;
+    let line = line
+        .strip_prefix(V1_PREFIX)
+        .ok_or(ProxyHeaderError::Other)?;
     let line = std::str::from_utf8(line).map_err(|_| ProxyHeaderError::Other)?;
     let mut words = line.split(' ');
-    let says = match words.next() {
-        Some("TCP4") => Some(named::<Ipv4Addr>(words)?),
-        Some("TCP6") => Some(named::<Ipv6Addr>(words)?),
+    let header = match words.next() {
+        Some("TCP4") => Some(addresses_of::<Ipv4Addr>(words)?),
+        Some("TCP6") => Some(addresses_of::<Ipv6Addr>(words)?),
         Some("UNKNOWN") => None,
         _ => return Err(ProxyHeaderError::Kind),
     };
-    Ok(ParseOutcome::Whole { length, says })
+    Ok(ParseOutcome::Whole { length, header })
 }
 
 /// How many bytes a line without an end has to have more.
-fn least_left(line: &[u8]) -> Result<usize, ProxyHeaderError> {
-    let address = match line.get(WORD.len()..WORD.len() + 5) {
+fn min_left(line: &[u8]) -> Result<usize, ProxyHeaderError> {
+    let address = match line.get(V1_PREFIX.len()..V1_PREFIX.len() + 5) {
         None => 0,
         Some(b"TCP4 ") => "0.0.0.0".len(),
         Some(b"TCP6 ") => "::".len(),
@@ -194,7 +191,7 @@ fn least_left(line: &[u8]) -> Result<usize, ProxyHeaderError> {
 }
 
 /// The two ends in a line, both of one family.
-fn named<A: FromStr + Into<IpAddr>>(
+fn addresses_of<A: FromStr + Into<IpAddr>>(
     mut words: std::str::Split<'_, char>,
 ) -> Result<ProxyHeader, ProxyHeaderError> {
     let mut address = || words.next()?.parse::<A>().ok().map(Into::into);
@@ -218,7 +215,11 @@ fn named<A: FromStr + Into<IpAddr>>(
 fn parse_v2(bytes: &[u8]) -> Result<ParseOutcome, ProxyHeaderError> {
     let Some((head, rest)) = bytes.split_first_chunk::<V2_HEAD>() else {
         // It may still become a line of version 1, of which nothing has come.
-        let wanted = if bytes.is_empty() { LEAST } else { V2_HEAD };
+        let wanted = if bytes.is_empty() {
+            MIN_HEADER
+        } else {
+            V2_HEAD
+        };
         return Ok(ParseOutcome::Part { wanted });
     };
     let (command, family) = (head[12], head[13]);
@@ -228,16 +229,16 @@ fn parse_v2(bytes: &[u8]) -> Result<ParseOutcome, ProxyHeaderError> {
     if !known {
         return Err(ProxyHeaderError::Kind);
     }
-    if length > V2_MOST {
+    if length > V2_MAX {
         return Err(ProxyHeaderError::TooLong);
     }
     let Some(body) = rest.get(..body) else {
         return Ok(ParseOutcome::Part { wanted: length });
     };
-    let says = match (command, family) {
+    let header = match (command, family) {
         (PROXY, TCP4) => Some(binary::<4, Ipv4Addr>(body)?),
         (PROXY, TCP6) => Some(binary::<16, Ipv6Addr>(body)?),
-        // The proxy itself, a datagram, a unix socket: nobody with an address.
+        // The proxy itself, a datagram, a unix socket: no client with an address.
         _ => None,
     };
     let addresses = match family >> 4 {
@@ -246,10 +247,10 @@ fn parse_v2(bytes: &[u8]) -> Result<ParseOutcome, ProxyHeaderError> {
         3 => 216,
         _ => 0,
     };
-    if !is_right(&bytes[..length], V2_HEAD + addresses) {
+    if !has_valid_checksum(&bytes[..length], V2_HEAD + addresses) {
         return Err(ProxyHeaderError::Checksum);
     }
-    Ok(ParseOutcome::Whole { length, says })
+    Ok(ParseOutcome::Whole { length, header })
 }
 
 /// Version 2, the proxy speaks for itself.
@@ -282,19 +283,19 @@ fn binary<const N: usize, A: From<[u8; N]> + Into<IpAddr>>(
 }
 
 /// Whether a whole header, whose values begin at `values`, has no checksum or the right one.
-fn is_right(header: &[u8], values: usize) -> bool {
-    let Some(place) = place(header, values) else {
+fn has_valid_checksum(header: &[u8], values: usize) -> bool {
+    let Some(checksum_position) = checksum_position(header, values) else {
         return true;
     };
-    let (before, rest) = header.split_at(place);
-    let (said, after) = rest.split_at(LENGTH);
+    let (before, rest) = header.split_at(checksum_position);
+    let (given, after) = rest.split_at(LENGTH);
     let parts = [before, &[0; LENGTH], after];
     let sum = !parts.into_iter().flatten().fold(u32::MAX, add);
-    said == sum.to_be_bytes()
+    given == sum.to_be_bytes()
 }
 
-/// Where the checksum stands.
-fn place(header: &[u8], values: usize) -> Option<usize> {
+/// The position of the checksum.
+fn checksum_position(header: &[u8], values: usize) -> Option<usize> {
     let mut at = values;
     loop {
         let (kind, length) = match header.get(at..at + 3)? {
@@ -317,7 +318,7 @@ fn add(sum: u32, byte: &u8) -> u32 {
     })
 }
 
-/// The kind of the value that holds it.
+/// The type of the value that holds it.
 const CRC32C: u8 = 3;
 const LENGTH: usize = 4;
 /// Castagnoli's, its bits in reverse.
@@ -337,8 +338,8 @@ mod checksum_tests {
     #[test]
     fn it_is_found_among_others() {
         let header = [1, 0, 1, b'x', 3, 0, 4, 9, 9, 9, 9];
-        assert_eq!(place(&header, 0), Some(7));
-        assert_eq!(place(&header[..10], 0), None);
-        assert_eq!(place(&[3, 0, 1, 5], 0), None);
+        assert_eq!(checksum_position(&header, 0), Some(7));
+        assert_eq!(checksum_position(&header[..10], 0), None);
+        assert_eq!(checksum_position(&[3, 0, 1, 5], 0), None);
     }
 }

@@ -1,19 +1,16 @@
-//! Sockets to listen on.
+//! Listening sockets: bound here or inherited, and the event loop that serves a connection.
 //!
-//! Every event loop gets a listening socket of its own (SO_REUSEPORT), and the kernel deals connections
-//! out between them. The same option would let a second weir take a share of the first one's connections
-//! without a word, so an address is first bound without it: that fails while anybody else listens there.
+//! Every event loop has a listening socket of its own (SO_REUSEPORT), and the kernel spreads connections over them. The
+//! same option would let a second weir silently take a share of the first one's connections, so an address is first bound
+//! without it: that fails while another process listens there.
 //!
-//! Listening sockets that were opened before this process was: by systemd, or by the weir it takes over from.
+//! Sockets from systemd, or from the weir that this one takes over from, are known by their addresses. Connections wait in
+//! their queues, so all sockets of an address are listened on, however many there are: a loop may have several, and
+//! several loops may share one.
 //!
-//! They are known by their addresses. What is in their queues are clients who have been greeted already, so all sockets of
-//! an address are listened on, however many there are: a loop may have several, and several loops may share one.
-//!
-//! Which event loop serves a connection.
-//!
-//! The kernel deals connections out by a hash. Of many every loop gets its share, but of eight long ones six may come
-//! to the same loop while another has nothing to do. So a loop that has distinctly more than another hands a new
-//! connection over to it, once and before anything was read; from then on it stays where it is.
+//! The kernel spreads connections by a hash. Of many every loop gets its share, but of eight long ones six may come to one
+//! loop while another has none. So a loop that has more connections than another hands a new one over to it, before
+//! anything is read; from then on the connection stays there.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -54,7 +51,7 @@ impl Error {
         &self.address
     }
 
-    /// What the system said.
+    /// The kind of error the system gave.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
@@ -93,12 +90,12 @@ pub(super) struct Accepted {
 pub struct BoundSocket {
     pub(super) socket: Socket,
     pub(super) address: SocketAddress,
-    pub(super) lane: LoopHandoff,
+    pub(super) handoff: LoopHandoff,
     // Held for its drop: the last loop to stop takes the file away.
     file: Option<Arc<SocketFile>>,
 }
 
-/// A listening socket once more, to be handed to another process. As long as there is one, clients are still greeted.
+/// A copy of a listening socket, to be handed to another process. As long as there is one, clients can connect.
 #[derive(Debug)]
 pub struct SharedSocket {
     socket: OwnedFd,
@@ -109,29 +106,29 @@ impl BoundSocket {
     pub(super) fn new(
         socket: Socket,
         address: SocketAddress,
-        lane: LoopHandoff,
+        handoff: LoopHandoff,
         file: Option<Arc<SocketFile>>,
     ) -> Self {
         Self {
             socket,
             address,
-            lane,
+            handoff,
             file,
         }
     }
 
-    /// The socket once more.
+    /// A copy of the socket.
     ///
     /// # Errors
     /// When there is no descriptor left.
-    pub fn lend(&self) -> io::Result<SharedSocket> {
+    pub fn share(&self) -> io::Result<SharedSocket> {
         Ok(SharedSocket {
             socket: self.socket.try_clone()?.into(),
             file: self.file.clone(),
         })
     }
 
-    /// Where it listens; the real port where 0 was asked for.
+    /// The address it listens on; with the real port where 0 was asked for.
     #[must_use]
     pub fn address(&self) -> &SocketAddress {
         &self.address
@@ -139,7 +136,7 @@ impl BoundSocket {
 }
 
 impl SharedSocket {
-    /// To be handed over.
+    /// The descriptor to hand over.
     ///
     /// # Errors
     /// When there is no descriptor left.
@@ -147,7 +144,7 @@ impl SharedSocket {
         self.socket.try_clone()
     }
 
-    /// It is somebody else's from now on, who also removes its file.
+    /// It belongs to another process from now on, which also removes its file.
     pub fn give_away(&self) {
         if let Some(file) = &self.file {
             file.given_away.store(true, Ordering::Relaxed);
@@ -155,19 +152,19 @@ impl SharedSocket {
     }
 }
 
-/// The event loops, as those see them who listen for them.
+/// The event loops as listeners see them.
 #[derive(Debug, Clone)]
 pub struct AcceptShards(Vec<LoopSlot>);
 
 impl AcceptShards {
-    /// So many.
+    /// The slots of so many loops.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self((0..count).map(|_| LoopSlot::default()).collect())
     }
 
-    /// Binds all addresses, each once for each event loop, in the order given; those of the `heritage` are not bound but
-    /// taken. `ours` are those we listen on already.
+    /// Binds all addresses, each once for each event loop, in the order given; inherited sockets are not bound but taken.
+    /// `open_addresses` are listened on already.
     ///
     /// Together, because a wildcard and one address of the same port can both be ours: seen one after the other, the
     /// second would look taken.
@@ -177,30 +174,30 @@ impl AcceptShards {
     pub fn bind_all(
         &self,
         listens: &[&SocketAddress],
-        ours: &[&SocketAddress],
-        heritage: &mut InheritedSockets,
+        open_addresses: &[&SocketAddress],
+        inherited: &mut InheritedSockets,
     ) -> Result<Vec<Vec<BoundSocket>>, Error> {
         for listen in listens {
             if let SocketAddress::Tcp(address) = listen
                 && address.port() != 0
-                && !heritage.has(listen)
-                && !heritage.left().any(|own| overlap(*address, own))
-                && !ours.iter().any(|own| overlap(*address, own))
+                && !inherited.has(listen)
+                && !inherited.left().any(|own| overlap(*address, own))
+                && !open_addresses.iter().any(|own| overlap(*address, own))
             {
-                // Without `SO_REUSEPORT`, so that an address somebody else listens on is noticed. Bound and no
-                // more: whoever connected to it would be reset when it is closed a moment later.
-                open_tcp(*address, PortSharing::Alone)
+                // Without `SO_REUSEPORT`, so that an address in use by another process is noticed. Not listened on: clients
+                // that connected would be reset when it is closed a moment later.
+                open_tcp(*address, PortSharing::Exclusive)
                     .map_err(|source| Error::new(listen, source))?;
             }
         }
         listens
             .iter()
             .map(|listen| {
-                let lanes = || LoopHandoff::between(&self.0);
+                let handoffs = || LoopHandoff::between(&self.0);
                 let bound = match listen {
-                    listen if heritage.has(listen) => heritage.take(listen, lanes),
-                    SocketAddress::Tcp(address) => bind_tcp(*address, lanes()),
-                    SocketAddress::Unix(path) => bind_unix(path, lanes()),
+                    listen if inherited.has(listen) => inherited.take(listen, handoffs),
+                    SocketAddress::Tcp(address) => bind_tcp(*address, handoffs()),
+                    SocketAddress::Unix(path) => bind_unix(path, handoffs()),
                 };
                 bound.map_err(|source| Error::new(listen, source))
             })
@@ -220,20 +217,20 @@ fn overlap(address: SocketAddr, own: &SocketAddress) -> bool {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PortSharing {
-    Alone,
-    BetweenLoops,
+    Exclusive,
+    Shared,
 }
 
-fn bind_tcp(mut address: SocketAddr, lanes: Vec<LoopHandoff>) -> io::Result<Vec<BoundSocket>> {
-    lanes
+fn bind_tcp(mut address: SocketAddr, handoffs: Vec<LoopHandoff>) -> io::Result<Vec<BoundSocket>> {
+    handoffs
         .into_iter()
-        .map(|lane| {
-            let socket = open_tcp(address, PortSharing::BetweenLoops)?;
+        .map(|handoff| {
+            let socket = open_tcp(address, PortSharing::Shared)?;
             socket.listen(BACKLOG)?;
             // With port 0 the first socket finds one, and the others have to follow it.
             address = socket.local_addr()?.as_socket().unwrap_or(address);
             let listens = SocketAddress::Tcp(address);
-            Ok(BoundSocket::new(socket, listens, lane, None))
+            Ok(BoundSocket::new(socket, listens, handoff, None))
         })
         .collect()
 }
@@ -241,12 +238,12 @@ fn bind_tcp(mut address: SocketAddr, lanes: Vec<LoopHandoff>) -> io::Result<Vec<
 fn open_tcp(address: SocketAddr, sharing: PortSharing) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {
-        // So that [::]:80 and 0.0.0.0:80 can stand side by side, and every client has one form of address.
+        // So that [::]:80 and 0.0.0.0:80 can be bound together, and every client has one form of address.
         socket.set_only_v6(true)?;
     }
     // Lets a restart bind while the last run's connections are still in TIME_WAIT.
     socket.set_reuse_address(true)?;
-    if sharing == PortSharing::BetweenLoops {
+    if sharing == PortSharing::Shared {
         socket.set_reuse_port(true)?;
     }
     // What is accepted inherits it: a system call a socket instead of one a connection.
@@ -256,26 +253,31 @@ fn open_tcp(address: SocketAddr, sharing: PortSharing) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn bind_unix(path: &Path, lanes: Vec<LoopHandoff>) -> io::Result<Vec<BoundSocket>> {
+fn bind_unix(path: &Path, handoffs: Vec<LoopHandoff>) -> io::Result<Vec<BoundSocket>> {
     remove_stale(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
     let file = Arc::new(SocketFile::at(path)?);
-    // As nginx does: who may connect is decided by the folder.
+    // As in nginx: the folder's permissions decide which users may connect.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
     socket.listen(BACKLOG)?;
-    lanes
+    handoffs
         .into_iter()
-        .map(|lane| {
+        .map(|handoff| {
             let address = SocketAddress::Unix(path.to_owned());
             let file = Some(Arc::clone(&file));
-            Ok(BoundSocket::new(socket.try_clone()?, address, lane, file))
+            Ok(BoundSocket::new(
+                socket.try_clone()?,
+                address,
+                handoff,
+                file,
+            ))
         })
         .collect()
 }
 
-/// Removes what a run that was killed has left behind; nothing else.
+/// Removes a socket file that a killed process has left behind; nothing else.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     if !is_socket {
@@ -314,7 +316,7 @@ impl Drop for SocketFile {
         if self.given_away.load(Ordering::Relaxed) {
             return;
         }
-        // Somebody else may have put a socket of their own in its place meanwhile.
+        // Another process may have put its own socket in its place meanwhile.
         let is_ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|file| file.dev() == self.device && file.ino() == self.inode);
         if is_ours && let Err(error) = fs::remove_file(&self.path) {
@@ -326,23 +328,23 @@ impl Drop for SocketFile {
 /// Connections the kernel holds for us until they are accepted; it cuts this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Sockets that nobody has asked for yet.
+/// Inherited sockets that were not taken yet.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
     sockets: Vec<(SocketAddress, Socket)>,
     /// Whether files of unix sockets are ours to remove.
     files: bool,
     /// How many descriptors were no listening sockets.
-    useless: usize,
+    unusable: usize,
 }
 
 impl InheritedSockets {
-    /// Those that systemd has opened. Files of unix sockets stay its own. To be asked for before there are threads: it
-    /// takes the variables away that name them.
+    /// The sockets that systemd has opened; it keeps the files of unix sockets. Called before there are threads, because it
+    /// removes the environment variables that name them.
     #[must_use]
-    pub fn of_systemd() -> Self {
+    pub fn from_systemd() -> Self {
         let mut passed = listenfd::ListenFd::from_env();
-        let mut heritage = Self::default();
+        let mut inherited = Self::default();
         for index in 0..passed.len() {
             let socket = match passed.take_tcp_listener(index) {
                 Ok(Some(tcp)) => Some(Socket::from(tcp)),
@@ -352,23 +354,23 @@ impl InheritedSockets {
                     .flatten()
                     .map(Socket::from),
             };
-            let added = socket.is_some_and(|socket| heritage.add(socket).is_ok());
-            heritage.useless += usize::from(!added);
+            let added = socket.is_some_and(|socket| inherited.add(socket).is_ok());
+            inherited.unusable += usize::from(!added);
         }
-        heritage
+        inherited
     }
 
-    /// Those of a weir that this one takes over from.
+    /// The sockets of a weir that this one takes over from.
     #[must_use]
-    pub fn of_predecessor(descriptors: Vec<OwnedFd>) -> Self {
-        let mut heritage = Self {
+    pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Self {
+        let mut inherited = Self {
             files: true,
             ..Self::default()
         };
         for descriptor in descriptors {
-            heritage.useless += usize::from(heritage.add(descriptor.into()).is_err());
+            inherited.unusable += usize::from(inherited.add(descriptor.into()).is_err());
         }
-        heritage
+        inherited
     }
 
     /// A TCP socket with this address, if there is one.
@@ -383,11 +385,11 @@ impl InheritedSockets {
         self.sockets.iter().any(|(at, _)| at == address)
     }
 
-    /// All sockets of an address, dealt out to the loops: `lanes` makes a lane for each. Nothing if there are none.
+    /// All sockets of an address, spread over the loops: `handoffs` makes one for each loop. None if there are none.
     pub(super) fn take(
         &mut self,
         address: &SocketAddress,
-        lanes: impl Fn() -> Vec<LoopHandoff>,
+        handoffs: impl Fn() -> Vec<LoopHandoff>,
     ) -> io::Result<Vec<BoundSocket>> {
         let mut own = Vec::new();
         let mut others = Vec::new();
@@ -405,8 +407,8 @@ impl InheritedSockets {
             SocketAddress::Unix(path) if self.files => Some(Arc::new(SocketFile::at(path)?)),
             _ => None,
         };
-        // So many that every loop has one.
-        let loops = lanes().len();
+        // Every loop has one at least.
+        let loops = handoffs().len();
         for copied in 0..loops.saturating_sub(own.len()) {
             let copy = own[copied].try_clone()?;
             own.push(copy);
@@ -414,11 +416,11 @@ impl InheritedSockets {
         let mut bound = Vec::new();
         let mut own = own.into_iter().peekable();
         while own.peek().is_some() {
-            for (lane, socket) in lanes().into_iter().zip(own.by_ref().take(loops)) {
+            for (handoff, socket) in handoffs().into_iter().zip(own.by_ref().take(loops)) {
                 bound.push(BoundSocket::new(
                     socket,
                     address.clone(),
-                    lane,
+                    handoff,
                     file.clone(),
                 ));
             }
@@ -426,20 +428,20 @@ impl InheritedSockets {
         Ok(bound)
     }
 
-    /// Says what nobody has asked for, which is closed now.
+    /// Closes the sockets that were not taken, and logs them.
     pub fn close(self) {
         for address in self.left() {
             tracing::warn!(%address, "a socket that was handed to weir is closed: the configuration does not listen there");
         }
-        if self.useless > 0 {
+        if self.unusable > 0 {
             tracing::warn!(
                 "{} of the descriptors handed to weir are no listening sockets",
-                self.useless
+                self.unusable
             );
         }
     }
 
-    /// The addresses of those that nobody has asked for.
+    /// The addresses of the sockets that were not taken.
     pub(super) fn left(&self) -> impl Iterator<Item = &SocketAddress> {
         self.sockets.iter().map(|(address, _)| address)
     }
@@ -460,24 +462,24 @@ impl InheritedSockets {
     }
 }
 
-/// One event loop's end of one listening address.
+/// Hands connections of one listening address over between event loops; one for each loop.
 #[derive(Debug)]
 pub(super) struct LoopHandoff {
-    me: usize,
-    places: Vec<LoopSlot>,
-    doors: Vec<mpsc::Sender<HandedConnection>>,
+    own_index: usize,
+    slots: Vec<LoopSlot>,
+    senders: Vec<mpsc::Sender<HandedConnection>>,
     handed: mpsc::Receiver<HandedConnection>,
-    // From whom on the others are asked.
+    // The first loop of the next comparison.
     next: usize,
-    allowance: HandoffBudget,
+    budget: HandoffBudget,
 }
 
-/// A place on an event loop: every connection holds one.
-// As many as there are holders: that is the count. Those that lanes hold are equally many for every loop.
+/// Counts the connections of an event loop: every connection holds one.
+// The number of holders is the count. Every loop has equally many that its handoffs hold.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LoopSlot(Arc<CachePadded>);
 
-/// Nothing, and no other loop's counter beside it.
+/// Keeps the counters of two loops out of one cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CachePadded;
@@ -488,61 +490,61 @@ pub(super) struct HandedConnection {
     socket: Socket,
     remote: RemoteAddr,
     local: Option<SocketAddr>,
-    place: LoopSlot,
+    slot: LoopSlot,
 }
 
 impl LoopHandoff {
-    /// The lanes of one address; `places` are those of all loops, for all addresses the same.
-    pub(super) fn between(places: &[LoopSlot]) -> Vec<Self> {
-        let (doors, ends): (Vec<_>, Vec<_>) =
-            places.iter().map(|_| mpsc::channel(MOST_AT_ONCE)).unzip();
-        let lane = |(me, handed)| Self {
-            me,
-            places: places.to_vec(),
-            doors: doors.clone(),
+    /// The handoffs of one address; `slots` are those of all loops, the same for all addresses.
+    pub(super) fn between(slots: &[LoopSlot]) -> Vec<Self> {
+        let (senders, ends): (Vec<_>, Vec<_>) =
+            slots.iter().map(|_| mpsc::channel(MAX_HANDOFFS)).unzip();
+        let handoff = |(own_index, handed)| Self {
+            own_index,
+            slots: slots.to_vec(),
+            senders: senders.clone(),
             handed,
-            next: me + 1,
-            allowance: HandoffBudget::default(),
+            next: own_index + 1,
+            budget: HandoffBudget::default(),
         };
-        ends.into_iter().enumerate().map(lane).collect()
+        ends.into_iter().enumerate().map(handoff).collect()
     }
 
-    /// A place on this loop.
-    pub(super) fn own_place(&self) -> LoopSlot {
-        self.places[self.me].clone()
+    /// A slot of this loop.
+    pub(super) fn own_slot(&self) -> LoopSlot {
+        self.slots[self.own_index].clone()
     }
 
-    /// Gives a connection just accepted a place: here, unless it was handed over.
-    pub(super) fn place(
+    /// Gives a slot of this loop to a new connection, unless it hands the connection over.
+    pub(super) fn assign(
         &mut self,
         accepted: Accepted,
         now: Millis,
     ) -> io::Result<Option<(Accepted, LoopSlot)>> {
-        let Some(to) = self.lighter(now) else {
-            return Ok(Some((accepted, self.own_place())));
+        let Some(to) = self.lighter_loop(now) else {
+            return Ok(Some((accepted, self.own_slot())));
         };
         let handed = HandedConnection {
             socket: accepted.stream.into_socket()?,
             remote: accepted.remote,
             local: accepted.local,
-            place: self.places[to].clone(),
+            slot: self.slots[to].clone(),
         };
-        match self.doors[to].try_send(handed) {
+        match self.senders[to].try_send(handed) {
             Ok(()) => Ok(None),
-            // It stops, or has its hands full.
+            // It stops, or is busy.
             Err(back) => {
                 let handed = HandedConnection {
-                    place: self.own_place(),
+                    slot: self.own_slot(),
                     ..back.into_inner()
                 };
-                handed.settle().map(Some)
+                handed.adopt().map(Some)
             }
         }
     }
 
-    /// A connection that another loop has handed over.
+    /// A connection handed over by another loop.
     pub(super) fn poll_handed(&mut self, context: &mut Context<'_>) -> Poll<HandedConnection> {
-        if self.doors.len() == 1 {
+        if self.senders.len() == 1 {
             return Poll::Pending;
         }
         match self.handed.poll_recv(context) {
@@ -551,24 +553,25 @@ impl LoopHandoff {
         }
     }
 
-    /// Lets nobody hand anything over from now on; what already was has to be taken until nothing is left.
+    /// Stops other loops from handing over; gives what was handed over before, until nothing is left.
     pub(super) async fn last_handed(&mut self) -> Option<HandedConnection> {
         self.handed.close();
         self.handed.recv().await
     }
 
-    /// A loop that has distinctly fewer connections.
-    fn lighter(&mut self, now: Millis) -> Option<usize> {
-        let loops = self.places.len();
+    /// A loop that has fewer connections, by [`MIN_DIFFERENCE`] at least.
+    fn lighter_loop(&mut self, now: Millis) -> Option<usize> {
+        let loops = self.slots.len();
         if loops == 1 {
             return None;
         }
-        // Not everybody on a machine with many cores: each look is at what another core has just written.
-        let asked = (0..loops.min(MOST_ASKED)).map(|step| (self.next + step) % loops);
-        let lightest = asked.min_by_key(|at| self.places[*at].taken())?;
+        // Not all on a machine with many cores: each look is at what another core has just written.
+        let asked = (0..loops.min(MAX_COMPARED)).map(|step| (self.next + step) % loops);
+        let lightest = asked.min_by_key(|at| self.slots[*at].taken())?;
         self.next = (self.next + 1) % loops;
-        let distinctly = self.places[lightest].taken() + DISTINCT <= self.places[self.me].taken();
-        (distinctly && self.allowance.take(now)).then_some(lightest)
+        let is_lighter =
+            self.slots[lightest].taken() + MIN_DIFFERENCE <= self.slots[self.own_index].taken();
+        (is_lighter && self.budget.take(now)).then_some(lightest)
     }
 }
 
@@ -579,19 +582,19 @@ impl LoopSlot {
 }
 
 impl HandedConnection {
-    /// Makes it a connection of the loop that calls this.
-    pub(super) fn settle(self) -> io::Result<(Accepted, LoopSlot)> {
+    /// Makes it a connection of the calling loop.
+    pub(super) fn adopt(self) -> io::Result<(Accepted, LoopSlot)> {
         let accepted = Accepted {
             stream: Stream::new(self.socket, self.remote.address())?,
             remote: self.remote,
             local: self.local,
         };
-        Ok((accepted, self.place))
+        Ok((accepted, self.slot))
     }
 }
 
-/// How many connections may be handed over. Where they come and go by the thousand, loops are uneven at any moment
-/// and even in the end, and handing over would be for nothing.
+/// Bounds how many connections are handed over. Where they come and go by the thousand, loops are uneven at any moment and
+/// even in the end, and handing over gains nothing.
 #[derive(Debug)]
 struct HandoffBudget {
     left: u64,
@@ -601,7 +604,7 @@ struct HandoffBudget {
 impl Default for HandoffBudget {
     fn default() -> Self {
         Self {
-            left: MOST_AT_ONCE as u64,
+            left: MAX_HANDOFFS as u64,
             since: Millis(0),
         }
     }
@@ -609,9 +612,9 @@ impl Default for HandoffBudget {
 
 impl HandoffBudget {
     fn take(&mut self, now: Millis) -> bool {
-        let earned = now.0.saturating_sub(self.since.0) / EARNED_EVERY;
+        let earned = now.0.saturating_sub(self.since.0) / EARN_INTERVAL;
         if earned > 0 {
-            self.left = self.left.saturating_add(earned).min(MOST_AT_ONCE as u64);
+            self.left = self.left.saturating_add(earned).min(MAX_HANDOFFS as u64);
             self.since = now;
         }
         let some = self.left > 0;
@@ -620,17 +623,17 @@ impl HandoffBudget {
     }
 }
 
-/// From this difference on a connection is handed over.
-const DISTINCT: usize = 2;
+/// The smallest difference at which a connection is handed over.
+const MIN_DIFFERENCE: usize = 2;
 
-/// How many loops are compared.
-const MOST_ASKED: usize = 8;
+/// The most loops that are compared.
+const MAX_COMPARED: usize = 8;
 
-/// How many connections are handed over in one go: enough to even out hundreds.
-const MOST_AT_ONCE: usize = 64;
+/// The most connections handed over in one go: enough to even out hundreds.
+const MAX_HANDOFFS: usize = 64;
 
-/// Every so many milliseconds another may be handed over.
-const EARNED_EVERY: u64 = 4;
+/// The milliseconds after which one more connection may be handed over.
+const EARN_INTERVAL: u64 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -641,7 +644,7 @@ mod tests {
     #[test]
     fn looking_whether_an_address_is_free_takes_no_connections() {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let probe = open_tcp(loopback, PortSharing::Alone).unwrap();
+        let probe = open_tcp(loopback, PortSharing::Exclusive).unwrap();
         let address = probe.local_addr().unwrap().as_socket().unwrap();
         let connected = std::net::TcpStream::connect(address);
         assert_eq!(
@@ -674,29 +677,29 @@ mod balance_tests {
 
     #[test]
     fn a_flood_is_handed_over_only_in_part() {
-        let mut allowance = HandoffBudget::default();
-        let taken = |allowance: &mut HandoffBudget, now| {
-            (0..1000).filter(|_| allowance.take(Millis(now))).count()
+        let mut budget = HandoffBudget::default();
+        let taken = |budget: &mut HandoffBudget, now| {
+            (0..1000).filter(|_| budget.take(Millis(now))).count()
         };
-        assert_eq!(taken(&mut allowance, 1_000_000), 64);
-        assert_eq!(taken(&mut allowance, 1_000_003), 0);
-        assert_eq!(taken(&mut allowance, 1_000_004), 1);
-        assert_eq!(taken(&mut allowance, 1_000_100), 24);
-        assert_eq!(taken(&mut allowance, 9_000_000), 64);
+        assert_eq!(taken(&mut budget, 1_000_000), 64);
+        assert_eq!(taken(&mut budget, 1_000_003), 0);
+        assert_eq!(taken(&mut budget, 1_000_004), 1);
+        assert_eq!(taken(&mut budget, 1_000_100), 24);
+        assert_eq!(taken(&mut budget, 9_000_000), 64);
     }
 
     #[test]
     fn the_lightest_loop_is_found_when_the_difference_is_real() {
-        let places: Vec<LoopSlot> = (0..3).map(|_| LoopSlot::default()).collect();
-        let mut lanes = LoopHandoff::between(&places);
-        let mut held = vec![places[0].clone()];
-        assert_eq!(lanes[0].lighter(Millis(1)), None);
-        held.extend([places[0].clone(), places[1].clone()]);
-        assert_eq!(lanes[0].lighter(Millis(1)), Some(2));
-        assert_eq!(lanes[1].lighter(Millis(1)), None);
-        held.push(places[2].clone());
-        assert_eq!(lanes[0].lighter(Millis(1)), None);
+        let slots: Vec<LoopSlot> = (0..3).map(|_| LoopSlot::default()).collect();
+        let mut handoffs = LoopHandoff::between(&slots);
+        let mut held = vec![slots[0].clone()];
+        assert_eq!(handoffs[0].lighter_loop(Millis(1)), None);
+        held.extend([slots[0].clone(), slots[1].clone()]);
+        assert_eq!(handoffs[0].lighter_loop(Millis(1)), Some(2));
+        assert_eq!(handoffs[1].lighter_loop(Millis(1)), None);
+        held.push(slots[2].clone());
+        assert_eq!(handoffs[0].lighter_loop(Millis(1)), None);
         drop(held);
-        assert_eq!(lanes[0].lighter(Millis(1)), None);
+        assert_eq!(handoffs[0].lighter_loop(Millis(1)), None);
     }
 }

@@ -13,10 +13,10 @@ use crate::clock::Clock;
 use crate::config::plan::{Plan, RealIp, RealIpHeader, SocketAddress};
 use crate::downstream::{ConnectionSettings, FloodKind, Handler};
 use crate::listen::{ConnectionLimiter, ConnectionPermit};
-use crate::message::{ClientConnection, CloseConnection, IncomingBody, ResponseBody, TlsInfo};
+use crate::message::{ClientConnection, CloseConnection, IncomingBody, ResponseBody};
 use crate::net::Stream;
 use crate::telemetry::{HandshakeResult, ListenerCounters, ProxyHeaderFailure, about_connection};
-use crate::tls::{HandshakeError, Socket};
+use crate::tls::Socket;
 use crate::upstream::UpstreamBody;
 use crate::{downstream, listen, tls};
 
@@ -26,7 +26,7 @@ pub struct ConnectionHandler {
     counters: Arc<ListenerCounters>,
     proxy: Proxy,
     /// Shared by all loops.
-    cap: Arc<ConnectionLimiter>,
+    limiter: Arc<ConnectionLimiter>,
 }
 
 impl ConnectionHandler {
@@ -35,12 +35,12 @@ impl ConnectionHandler {
         address: &SocketAddress,
         listener: Arc<ListenerHandle>,
         clock: Clock,
-        cap: Arc<ConnectionLimiter>,
+        limiter: Arc<ConnectionLimiter>,
     ) -> Self {
         Self {
             counters: ListenerCounters::at(&address.to_string()),
             proxy: Proxy { listener, clock },
-            cap,
+            limiter,
         }
     }
 
@@ -48,12 +48,12 @@ impl ConnectionHandler {
     pub(crate) fn admit(&self, client: &Arc<ClientConnection>) -> Option<ConnectionPermit> {
         let (generation, listener) = self.proxy.listener.current();
         let plan = &generation.plan;
-        let address = match rule_of_introduction(plan, listener, client) {
+        let address = match real_ip_rule(plan, listener, client) {
             // The proxy in front is not the client; its address is known when the PROXY header has been read.
             Some(_) => None,
             None => client.addr.ip(),
         };
-        self.cap.admit(&plan.caps, client, address)
+        self.limiter.admit(&plan.caps, client, address)
     }
 
     /// Serves a connection to its end. The generation is loaded once, for all that comes before the first request.
@@ -61,7 +61,7 @@ impl ConnectionHandler {
         self,
         mut stream: Stream,
         client: Arc<ClientConnection>,
-        mut seat: ConnectionPermit,
+        mut permit: ConnectionPermit,
         stop: CancellationToken,
     ) {
         let _active = self.counters.connect();
@@ -73,9 +73,9 @@ impl ConnectionHandler {
             let timeout = settings.header_timeout;
             // Boxed: most listeners have no use for it, and every connection would keep room.
             let current = (&*generation, index);
-            let introduced = self.introduced(current, &mut stream, &mut seat, timeout, &stop);
-            let introduced = Box::pin(introduced);
-            if !introduced.await {
+            let accepting =
+                self.accept_proxy_header(current, &mut stream, &mut permit, timeout, &stop);
+            if !Box::pin(accepting).await {
                 return;
             }
         }
@@ -84,9 +84,10 @@ impl ConnectionHandler {
             true => {
                 // Boxed: once it is over, nothing is left of it.
                 let current = (&*generation, index);
-                let mut securing =
-                    Box::pin(self.secured(current, stream, &client, &settings, &stop));
-                let Some(Some(socket)) = seat.hold(securing.as_mut()).await else {
+                let timeout = settings.header_timeout;
+                let handshake = self.accept_tls(current, stream, &client, timeout, &stop);
+                let mut handshake = Box::pin(handshake);
+                let Some(Some(socket)) = permit.run(handshake.as_mut()).await else {
                     return;
                 };
                 socket
@@ -96,56 +97,84 @@ impl ConnectionHandler {
         drop(generation);
         // Pinned where it is made: moved, it would have room twice.
         let connection = pin!(downstream::connection(socket, client, settings, self, stop));
-        seat.hold(connection).await;
+        permit.run(connection).await;
     }
 
-    /// The stream inside TLS, or the bare one of a client that speaks without.
-    async fn secured(
+    /// Completes a handshake in time, and counts it: the stream inside TLS, or the bare one of a client that speaks without.
+    async fn accept_tls(
         &self,
         (generation, listener): (&Generation, usize),
         stream: Stream,
         client: &ClientConnection,
-        settings: &ConnectionSettings,
+        timeout: Duration,
         stop: &CancellationToken,
     ) -> Option<Socket> {
-        let choose = |name: Option<&str>| generation.secured(listener, name);
-        let handshake = tls::accept_handshake(stream, choose);
-        let timeout = settings.header_timeout;
-        let handshake = bounded(handshake, client, &self.counters, timeout, stop);
-        let (socket, info) = handshake.await?;
-        if let Some(info) = info {
-            client.set_tls(info);
-        }
-        Some(socket)
+        let choose = |name: Option<&str>| generation.tls_settings(listener, name);
+        let timed_out = async {
+            tokio::select! {
+                () = tokio::time::sleep(timeout) => {}
+                () = async {
+                    stop.cancelled().await;
+                    tokio::time::sleep(HANDSHAKE_GRACE).await;
+                } => {}
+            }
+        };
+        let failed = tokio::select! {
+            biased;
+            done = tls::accept_handshake(stream, choose) => match done {
+                Ok((socket, info)) => {
+                    if let Some(info) = info {
+                        self.counters.handshake(match info.resumed {
+                            true => HandshakeResult::Resumed,
+                            false => HandshakeResult::Full,
+                        });
+                        client.set_tls(info);
+                    }
+                    return Some(socket);
+                }
+                Err(failure) => format!("SSL_do_handshake() failed (SSL: {failure})"),
+            },
+            () = timed_out => "client timed out (110: Connection timed out)".to_owned(),
+        };
+        self.counters.handshake(HandshakeResult::Failed);
+        let message = format_args!("{failed} while SSL handshaking");
+        tracing::info!("{}", about_connection(message, client));
+        None
     }
 
     /// Reads a connection's PROXY header and counts the connection for the client it names; false if it has to end.
-    async fn introduced(
+    async fn accept_proxy_header(
         &self,
         (generation, listener): (&Generation, usize),
         stream: &mut Stream,
-        seat: &mut ConnectionPermit,
+        permit: &mut ConnectionPermit,
         timeout: Duration,
         stop: &CancellationToken,
     ) -> bool {
-        let client = Arc::clone(seat.client());
-        let reading = pin!(introduce(stream, &client, &self.counters, timeout, stop));
-        if seat.hold(reading).await != Some(true) {
+        let client = Arc::clone(permit.client());
+        let reading = pin!(read_proxy_header(
+            stream,
+            &client,
+            &self.counters,
+            timeout,
+            stop
+        ));
+        if permit.run(reading).await != Some(true) {
             return false;
         }
         let plan = &generation.plan;
-        let rule = rule_of_introduction(plan, listener, &client);
+        let rule = real_ip_rule(plan, listener, &client);
         rule.is_none_or(|rule| {
             let client = client
                 .client_in_proxy_header(rule)
                 .map(|client| client.ip());
-            seat.counts_for(&plan.caps, client)
+            permit.count_address(&plan.caps, client)
         })
     }
 }
 
 /// The rule by which a connection's PROXY header is believed.
-fn rule_of_introduction<'p>(
+fn real_ip_rule<'p>(
     plan: &'p Plan,
     listener: usize,
     client: &ClientConnection,
@@ -157,7 +186,7 @@ fn rule_of_introduction<'p>(
 }
 
 /// Reads the PROXY header that a connection has to begin with; false if it does not, and has to end.
-async fn introduce(
+async fn read_proxy_header(
     stream: &mut Stream,
     client: &ClientConnection,
     counters: &ListenerCounters,
@@ -174,9 +203,9 @@ async fn introduce(
         () = stopped => return false,
     };
     match read {
-        Ok(says) => {
-            if let Some(says) = says {
-                client.set_proxy_header(says);
+        Ok(header) => {
+            if let Some(header) = header {
+                client.set_proxy_header(header);
             }
             true
         }
@@ -222,44 +251,5 @@ impl Handler for ConnectionHandler {
     }
 }
 
-/// A handshake within its time, counted; what went wrong is logged.
-async fn bounded(
-    handshake: impl Future<Output = Result<(Socket, Option<TlsInfo>), HandshakeError>>,
-    client: &ClientConnection,
-    counters: &ListenerCounters,
-    timeout: Duration,
-    stop: &CancellationToken,
-) -> Option<(Socket, Option<TlsInfo>)> {
-    let too_late = async {
-        tokio::select! {
-            () = tokio::time::sleep(timeout) => {}
-            () = async {
-                stop.cancelled().await;
-                tokio::time::sleep(LAST_CALL).await;
-            } => {}
-        }
-    };
-    let failed = tokio::select! {
-        biased;
-        done = handshake => match done {
-            Ok((socket, info)) => {
-                if let Some(info) = &info {
-                    counters.handshake(match info.resumed {
-                        true => HandshakeResult::Resumed,
-                        false => HandshakeResult::Full,
-                    });
-                }
-                return Some((socket, info));
-            }
-            Err(failure) => format!("SSL_do_handshake() failed (SSL: {failure})"),
-        },
-        () = too_late => "client timed out (110: Connection timed out)".to_owned(),
-    };
-    counters.handshake(HandshakeResult::Failed);
-    let message = format_args!("{failed} while SSL handshaking");
-    tracing::info!("{}", about_connection(message, client));
-    None
-}
-
-/// For how long a handshake may go on when told to stop.
-const LAST_CALL: Duration = Duration::from_secs(1);
+/// For how long a handshake may go on after a stop.
+const HANDSHAKE_GRACE: Duration = Duration::from_secs(1);

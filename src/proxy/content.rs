@@ -64,7 +64,7 @@ impl Content {
             // Boxed: most requests have no body.
             read = Some(Box::pin(pass.read_body(cx, unread)).await?);
         }
-        let permit = match &pass.breaker {
+        let permit = match &pass.options.breaker {
             None => None,
             Some(breaker) => Some(breaker.admit(clock.now())?),
         };
@@ -75,10 +75,10 @@ impl Content {
             None => pass.request_body(cx, unread),
         };
         let permit = permit.map(|permit| permit.watch(clock, &mut body));
-        if pass.keeps_upstream_headers {
+        if pass.options.keeps_upstream_headers {
             cx.record.upstream_headers = Some(Box::default());
         }
-        let form = cx.form_of_headers(pass.raw_headers);
+        let form = cx.form_of_headers(pass.options.raw_headers);
         let ticket = permit.as_ref().map(CallPermit::ticket);
         let outcome = pass.send(cx, body, form, ticket).await;
         if let Some(permit) = permit {
@@ -94,15 +94,7 @@ pub(super) struct ProxyPass {
     conf: Arc<plan::ProxyPass>,
     upstream: Arc<Upstream>,
     body: BodyLimits,
-    breaker: Option<Arc<Breaker>>,
-    /// Which responses are kept.
-    stale: Option<Arc<StaleRules>>,
-    /// Whether a fallback may send the request to another upstream.
-    has_substitute: bool,
-    /// Whether variables ask for the upstream's response headers.
-    keeps_upstream_headers: bool,
-    /// Whether nothing at the location reads or changes the headers of responses.
-    raw_headers: bool,
+    options: PassOptions,
 }
 
 /// The settings for request bodies.
@@ -117,9 +109,13 @@ struct BodyLimits {
 #[derive(Debug, Default)]
 pub(super) struct PassOptions {
     pub(super) breaker: Option<Arc<Breaker>>,
+    /// Which responses are kept.
     pub(super) stale: Option<Arc<StaleRules>>,
-    pub(super) has_substitute: bool,
+    /// Whether a fallback may send the request to another upstream.
+    pub(super) has_fallback_upstream: bool,
+    /// Whether variables ask for the upstream's response headers.
     pub(super) keeps_upstream_headers: bool,
+    /// Whether nothing at the location reads or changes the headers of responses.
     pub(super) raw_headers: bool,
 }
 
@@ -139,11 +135,7 @@ impl ProxyPass {
                 timeout: conf.client.client_body_timeout,
                 min_rate: conf.client.client_body_min_rate,
             },
-            breaker: options.breaker,
-            stale: options.stale,
-            has_substitute: options.has_substitute,
-            keeps_upstream_headers: options.keeps_upstream_headers,
-            raw_headers: options.raw_headers,
+            options,
         })
     }
 
@@ -158,7 +150,7 @@ impl ProxyPass {
     }
 
     /// The response where another upstream has failed to give one. The outer error: the body could not be read.
-    pub(super) async fn respond_instead(
+    pub(super) async fn respond_as_fallback(
         &self,
         cx: &mut RequestContext,
         unread: &mut Option<IncomingBody>,
@@ -179,7 +171,7 @@ impl ProxyPass {
 
     /// Whether a request could be sent on at all, as far as that is known before its body: no client uploads in vain.
     fn check_before_body(&self, clock: &Clock) -> Result<(), ProxyError> {
-        if let Some(breaker) = &self.breaker {
+        if let Some(breaker) = &self.options.breaker {
             let now = clock.now();
             if breaker.open_until().is_some_and(|until| now < until) {
                 let retry_after = breaker.wait(now).unwrap_or_default();
@@ -191,7 +183,7 @@ impl ProxyPass {
 
     /// Whether the upstream has a server to send to, where there is another upstream to use if it has none.
     fn check_available(&self, clock: &Clock) -> Result<(), ProxyError> {
-        if self.has_substitute
+        if self.options.has_fallback_upstream
             && let Some(retry_after) = self.upstream.unavailable(clock.now())
         {
             return Err(Error::Unavailable { retry_after }.into());
@@ -206,7 +198,7 @@ impl ProxyPass {
         unread: &mut Option<IncomingBody>,
     ) -> RequestBody {
         let body = unread.take().map_or_else(RequestBody::none, |incoming| {
-            // A call may go on for as long as both sides like, and say little. Only where calls are what
+            // A call may go on for as long as both sides like, and send little. Only where calls are what
             // is expected: any client can claim to make one.
             let head = &cx.record.head;
             let is_call = self.conf.version == HttpVersion::Two
@@ -230,7 +222,7 @@ impl ProxyPass {
             Some(plan) => read(body, plan, cx.buffers()).await.inspect_err(count)?,
             None => body,
         };
-        if self.has_substitute {
+        if self.options.has_fallback_upstream {
             cx.spare_body = body.again();
         }
         Ok(body)
@@ -249,13 +241,13 @@ impl ProxyPass {
         let upgrade = requested_upgrade(record, conf, &body);
         let head = match conf.version {
             HttpVersion::One => {
-                let mut written = Vec::with_capacity(USUAL_HEAD);
+                let mut written = Vec::with_capacity(TYPICAL_HEAD);
                 upstream::write_request(record, conf, upgrade.as_ref(), &mut written);
                 OutgoingHead::Lines(written)
             }
             HttpVersion::Two => {
                 let request = upstream::stream_request(record, conf);
-                OutgoingHead::Stream(Box::new(request.ok_or(ProxyError::Unsayable)?))
+                OutgoingHead::Stream(Box::new(request.ok_or(ProxyError::NotForHttp2)?))
             }
         };
         let outgoing = OutgoingRequest {
@@ -270,7 +262,7 @@ impl ProxyPass {
             .send(record, conf, outgoing, &cx.clock)
             .await?;
         let (mut head, mut body) = response.into_parts();
-        // The upstream's version says nothing about what this client understands.
+        // The upstream's version does not matter to this client.
         head.version = Version::HTTP_11;
         if let Some(switched) = body.take_switched() {
             let upgrade = PendingUpgrade {
@@ -283,12 +275,12 @@ impl ProxyPass {
         if let Some(kept) = &mut cx.record.upstream_headers {
             head.headers.clone_into(kept);
         }
-        let wishes = headers::clean_response(&mut head.headers);
-        if wishes.redirect {
+        let controls = headers::clean_response(&mut head.headers);
+        if controls.redirect {
             warn_of_redirect(&cx.record, &cx.clock);
         }
-        cx.told_rate = wishes.limit_rate;
-        let stale = self.stale.as_deref();
+        cx.upstream_rate = controls.limit_rate;
+        let stale = self.options.stale.as_deref();
         let writer = stale.and_then(|stale| cache_writer(stale, cx, &head));
         // After it is kept: another request may be redirected elsewhere.
         headers::rewrite_redirects(&mut head.headers, &cx.record, conf);
@@ -299,12 +291,12 @@ impl ProxyPass {
                 }
                 cx.complete_body(whole)
             }
-            Err(body) => self.stream(body, cx, wishes.buffering, writer, ticket),
+            Err(body) => self.stream(body, cx, controls.buffering, writer, ticket),
         };
         Ok(Response::from_parts(head, body))
     }
 
-    /// The body of a response that is not complete yet; `buffering` is what the upstream wants of it.
+    /// The body of a response that is not complete yet; `buffering` is the upstream's wish.
     fn stream(
         &self,
         mut body: UpstreamBody,
@@ -316,7 +308,7 @@ impl ProxyPass {
         if let Some(recording) = writer.and_then(CacheWriter::record) {
             body.tee(Box::new(recording));
         }
-        if let (Some(breaker), Some(ticket)) = (&self.breaker, ticket) {
+        if let (Some(breaker), Some(ticket)) = (&self.options.breaker, ticket) {
             body.judged_by(breaker, ticket);
         }
         cx.timer = Some(body.stopwatch());
@@ -332,7 +324,7 @@ impl ProxyPass {
 
 /// What to keep this response with, if it may be kept.
 fn cache_writer(stale: &StaleRules, cx: &RequestContext, head: &Parts) -> Option<CacheWriter> {
-    // A response that is never given again is not kept, and one that depends on a request's body is for that request.
+    // A response that is never served again is not kept, and one that depends on a request's body is for that request.
     if grpc::is_call(&cx.record.head) || cx.progress.is_some() {
         return None;
     }
@@ -380,7 +372,7 @@ pub(super) fn respond_return(fixed: &plan::Return, record: &mut RequestRecord) -
         return Err(ProxyError::NotFound);
     };
     if fixed.status == NO_RESPONSE {
-        return Err(ProxyError::NoAnswer);
+        return Err(ProxyError::NoResponse);
     }
     // Its text may name the status.
     record.status = Some(status);
@@ -409,13 +401,13 @@ fn last_hop(record: &RequestRecord) -> Result<Option<Response>, ProxyError> {
     }
 }
 
-/// The response to OPTIONS from its last recipient: what a gateway forwards, since no upstream is to be asked.
+/// The response to OPTIONS from its last recipient: the methods a gateway forwards, since no upstream may be asked.
 fn options(record: &RequestRecord) -> Response {
     let reply = LocalReply::new(StatusCode::OK).with_header(header::ALLOW, ALLOWED);
     respond(reply.with_text("", "text/plain"), record)
 }
 
-/// Warns once a minute that an upstream wants another resource to be served.
+/// Warns once a minute that an upstream has sent `X-Accel-Redirect`.
 #[cold]
 fn warn_of_redirect(record: &RequestRecord, clock: &Clock) {
     static WARNING: RateLimitedLog = RateLimitedLog::new();
@@ -438,7 +430,7 @@ fn count(error: &message::RequestBodyError) {
 }
 
 /// The length of a browser's request headers, in bytes.
-const USUAL_HEAD: usize = 1024;
+const TYPICAL_HEAD: usize = 1024;
 
 async fn read(
     mut body: RequestBody,
@@ -451,7 +443,7 @@ async fn read(
     if body.is_end_stream() {
         return Ok(body.into_piece(first));
     }
-    // The end of a chunked body shows only when it is asked for more.
+    // The end of a chunked body shows only when more of it is read.
     let Some(second) = next(&mut body, None).await? else {
         return Ok(body.into_piece(first));
     };

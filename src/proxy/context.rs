@@ -75,7 +75,7 @@ pub(super) struct RequestContext {
     /// The request's body once more, where a fallback may send it to another upstream.
     pub(super) spare_body: Option<RequestBody>,
     /// The upstream's own limit for the speed of its response, in bytes a second; 0 for none.
-    pub(super) told_rate: Option<u64>,
+    pub(super) upstream_rate: Option<u64>,
     /// Whether the path is a forwarding location's but for the slash at its end.
     pub(super) lacks_slash: bool,
     pub(super) clock: Clock,
@@ -84,7 +84,7 @@ pub(super) struct RequestContext {
 }
 
 impl RequestContext {
-    /// A request at its begin. Boxed once, here: it moves into the response's body and from there to the connection.
+    /// The context of a new request. Boxed once, here: it moves into the response's body and from there to the connection.
     #[inline]
     pub(super) fn new(
         record: RequestRecord,
@@ -98,7 +98,7 @@ impl RequestContext {
             timer: None,
             upgrade: None,
             spare_body: None,
-            told_rate: None,
+            upstream_rate: None,
             lacks_slash: false,
             clock,
             resources,
@@ -197,8 +197,8 @@ impl RequestContext {
             far: upgrade.upstream,
             idle_timeout: upgrade.idle_timeout,
             send_timeout: upgrade.send_timeout,
-            // A little less: the end of a tunnel is told and logged, the end of the process is not.
-            grace: grace - (grace / 10).min(FAREWELL),
+            // A little less: the end of a tunnel is sent and logged, the end of the process is not.
+            grace: grace - (grace / 10).min(TUNNEL_MARGIN),
             guard: self,
         }));
     }
@@ -252,9 +252,9 @@ impl ResponseGuard for RequestContext {
     }
 
     fn taken(&mut self) {
-        // A slot is given back before a small response leaves rather than after: a client that has read it and asks
-        // again, perhaps on another event loop, must not find its own slot still taken.
-        if self.record.body_sent <= LEAVES_AT_ONCE && !self.record.connection.state.unsent.get() {
+        // Slots are released before a small response leaves rather than after: a client that has read it and sends the next
+        // request, perhaps on another event loop, must not find its own slot in use.
+        if self.record.body_sent <= SOCKET_BUFFER && !self.record.connection.state.unsent.get() {
             self.permit.release();
         }
     }
@@ -279,11 +279,11 @@ pub(super) fn allows_raw_headers(record: &RequestRecord) -> bool {
     state.prebuilt.is_open() && !state.unsent.get() && record.upstream_headers.is_none()
 }
 
-/// Bytes that a socket with nothing in it takes in one go.
-const LEAVES_AT_ONCE: u64 = 16 * 1024;
+/// Bytes that an empty socket buffer takes at once.
+const SOCKET_BUFFER: u64 = 16 * 1024;
 
-/// How long before the end of the process a tunnel is ended.
-const FAREWELL: Duration = Duration::from_millis(250);
+/// How long before the end of the process a tunnel is closed.
+const TUNNEL_MARGIN: Duration = Duration::from_millis(250);
 
-/// nginx's status for a client that left before it was answered.
+/// nginx's status for a client that closed the connection before the response.
 const CLIENT_CLOSED: u16 = 499;

@@ -1,14 +1,11 @@
-//! What went wrong, whose fault it was, and the response for it.
+//! The one map from errors to responses and log lines, in nginx's numbers and words.
 //!
-//! The one map from errors to statuses and log lines, in nginx's numbers and words. The folders below say what happened;
-//! here that becomes what the client is told and what the error log says.
-//!
-//! Under attack nearly every request gets the same refusal as the one before it: same rule, same number of seconds, same
+//! In an attack nearly every request gets the same refusal as the one before it: same rule, same number of seconds, same
 //! `Accept`. So each event loop keeps the last one ([`CachedRefusal`]), mostly prebuilt to the last byte.
 //!
-//! Also here is the text of configured bodies, of a `return` and of a rule's refusals. Their variables may hold what the
-//! client has written, and a page that repeated it as it is would let one client put a script before another. So values
-//! are escaped for the format of the body.
+//! Configured bodies, of a `return` and of a rule's refusals, are rendered here, too. Their variables may hold what the
+//! client has sent, and a page that repeated it as it is would let one client show a script to another. So values are
+//! escaped for the format of the body.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
+use tracing::Level;
 
 use super::context::{RequestContext, Response, allows_raw_headers};
 use crate::config::plan::{
@@ -32,10 +30,10 @@ use crate::telemetry::about;
 use crate::upstream::breaker::{self, BreakerOpen};
 use crate::{message, text, upstream};
 
-/// What a request comes to.
+/// The response to a request, or the error that takes its place.
 pub(super) type Outcome = Result<Response, ProxyError>;
 
-/// The settings of a location that responses of our own depend on.
+/// The settings of a location for responses that weir writes itself.
 #[derive(Debug)]
 pub(super) struct ReplySettings {
     /// `limit_headers`
@@ -44,7 +42,7 @@ pub(super) struct ReplySettings {
     pub(super) raw_headers: bool,
 }
 
-/// Why a request has no response from its content.
+/// Why a request gets no response from its content.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProxyError {
     /// Host or path are invalid; often a probe, sometimes a smuggling attempt.
@@ -52,7 +50,7 @@ pub(super) enum ProxyError {
     BadTarget(#[from] message::Error),
     /// The request could be read in two ways.
     #[error(transparent)]
-    Doubtful(#[from] Ambiguity),
+    Ambiguous(#[from] Ambiguity),
     /// The request's body could not be read.
     #[error(transparent)]
     Body(#[from] message::RequestBodyError),
@@ -79,14 +77,14 @@ pub(super) enum ProxyError {
     Method,
     /// The configuration closes the connection without a response.
     #[error("closed without an answer, as configured")]
-    NoAnswer,
+    NoResponse,
     /// Nothing is configured for this path.
     #[error("nothing is configured for this path")]
     NotFound,
     /// A limit refused the request.
     #[error("refused by a limit")]
     Refused(#[from] Refusal),
-    /// The request says it is larger than `client_max_body_size`.
+    /// The request announces a body larger than `client_max_body_size`.
     #[error("client intended to send too large body")]
     TooLarge,
     /// A request for a server that asks for certificates, over a connection that was made for another.
@@ -109,9 +107,9 @@ pub(super) enum ProxyError {
     /// A transfer coding that weir does not implement.
     #[error("client sent an unknown transfer coding")]
     UnknownCoding,
-    /// Its target has bytes in it that HTTP/2 cannot say.
+    /// Its target has bytes that HTTP/2 does not allow.
     #[error("the target cannot be sent over HTTP/2")]
-    Unsayable,
+    NotForHttp2,
     /// No upstream server gave a usable response.
     #[error(transparent)]
     Upstream(#[from] upstream::Error),
@@ -124,38 +122,40 @@ impl ProxyError {
         cx: &mut RequestContext,
         settings: &ReplySettings,
     ) -> Result<Response, CloseConnection> {
-        let status = self.status();
+        let (status, effects) = self.status_and_effects();
         cx.record.status = Some(status);
         if status.as_u16() == NO_RESPONSE {
             return Err(CloseConnection);
         }
         let record = &cx.record;
-        self.log(record);
+        if let Some(level) = effects.log_level {
+            self.log(level, record);
+        }
         if grpc::is_call(&record.head) {
-            return Ok(self.grpc_response(record, settings));
+            return Ok(self.grpc_response(status, record, settings));
         }
         if let Self::Refused(refusal) = self {
             return Ok(respond_refused(refusal, record, settings));
         }
-        let mut answer = LocalReply::new(status);
+        let mut reply = LocalReply::new(status);
         if let Some(reason) = self.reason() {
             let text = format!("400 Bad Request\n{reason}\n");
-            answer = answer.with_text(text, "text/plain; charset=utf-8");
+            reply = reply.with_text(text, "text/plain; charset=utf-8");
         }
         if let Some(seconds) = self.retry_after() {
-            answer = answer.with_header(header::RETRY_AFTER, HeaderValue::from(seconds));
+            reply = reply.with_header(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Self::Method = self {
-            answer = answer.with_header(header::ALLOW, ALLOWED);
+            reply = reply.with_header(header::ALLOW, ALLOWED);
         }
-        if self.ends_connection() {
-            answer = answer.with_header(header::CONNECTION, HeaderValue::from_static("close"));
+        if effects.closes_connection {
+            reply = reply.with_header(header::CONNECTION, HeaderValue::from_static("close"));
             record.connection.state.lingers.set(true);
         }
-        Ok(respond(answer, record))
+        Ok(respond(reply, record))
     }
 
-    /// In how many seconds it may be worth another try, where something was not even tried.
+    /// The seconds after which a retry may help, where nothing was tried.
     fn retry_after(&self) -> Option<u64> {
         let after = match self {
             Self::Open(BreakerOpen { retry_after })
@@ -170,7 +170,7 @@ impl ProxyError {
         Some(after.as_secs().saturating_add(started).max(1))
     }
 
-    /// What the page says besides the status, in nginx's words.
+    /// The page's text besides the status, in nginx's words.
     fn reason(&self) -> Option<&'static str> {
         match self {
             Self::BadCertificate(_) => Some("The SSL certificate error"),
@@ -180,8 +180,8 @@ impl ProxyError {
         }
     }
 
-    /// What is to be said of a request's transfer coding.
-    pub(super) fn of_coding(coding: TransferCoding) -> Result<(), Self> {
+    /// Checks a request's transfer coding.
+    pub(super) fn from_coding(coding: TransferCoding) -> Result<(), Self> {
         match coding {
             TransferCoding::Plain => Ok(()),
             TransferCoding::Unknown => Err(Self::UnknownCoding),
@@ -190,15 +190,20 @@ impl ProxyError {
     }
 
     /// The response to a gRPC call, which carries the reason in fields of its own.
-    fn grpc_response(self, record: &RequestRecord, settings: &ReplySettings) -> Response {
+    fn grpc_response(
+        self,
+        status: StatusCode,
+        record: &RequestRecord,
+        settings: &ReplySettings,
+    ) -> Response {
         let code = match &self {
             Self::Refused(_) => grpc::GrpcStatus::ResourceExhausted,
-            other => grpc::GrpcStatus::of(other.status()),
+            _ => grpc::GrpcStatus::of(status),
         };
         let kind = record.head.headers.get(header::CONTENT_TYPE);
-        // What went wrong upstream is for the log; others learn from it where our backends are.
+        // Upstream errors are for the log; their text would tell clients where our backends are.
         let why = match &self {
-            Self::Upstream(_) => reason(self.status()).to_owned(),
+            Self::Upstream(_) => reason(status).to_owned(),
             other => other.to_string(),
         };
         let mut response = grpc::refusal(kind, code, &why);
@@ -217,98 +222,92 @@ impl ProxyError {
         response.map(ResponseBody::whole)
     }
 
-    /// The status it stands for.
-    pub(super) fn status(&self) -> StatusCode {
+    /// The status of its response, and what else comes of it. Errors of an upstream or a limit are logged where they happen.
+    fn status_and_effects(&self) -> (StatusCode, Effects) {
+        const SILENT: Effects = Effects::new(None, false);
+        const LOGGED: Effects = Effects::new(Some(Level::INFO), false);
+        // Where the next request would begin is uncertain, or none is wanted.
+        const CLOSES: Effects = Effects::new(Some(Level::INFO), true);
         match self {
-            Self::BadCertificate(_)
+            Self::Ambiguous(_)
+            | Self::BadCertificate(_)
             | Self::BadTarget(_)
-            | Self::Doubtful(_)
-            | Self::MaxForwards
             | Self::NoCertificate
             | Self::PlainToTls
-            | Self::TransferCoding
-            | Self::Unsayable => StatusCode::BAD_REQUEST,
-            Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
-            Self::Http2Off | Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
-            Self::Forbidden => StatusCode::FORBIDDEN,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NoAnswer => StatusCode::from_u16(NO_RESPONSE).unwrap_or(StatusCode::NOT_FOUND),
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::Degraded | Self::Open(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Refused(refusal) => refusal.status,
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
-            Self::Body(error) => error.status(),
-            Self::Upstream(error) => error.status(),
+            | Self::TransferCoding => (StatusCode::BAD_REQUEST, CLOSES),
+            Self::Body(error) => (error.status(), CLOSES),
+            Self::Deadline => (StatusCode::GATEWAY_TIMEOUT, LOGGED),
+            Self::Degraded | Self::Open(_) => (StatusCode::SERVICE_UNAVAILABLE, SILENT),
+            Self::Forbidden => (
+                StatusCode::FORBIDDEN,
+                Effects::new(Some(Level::ERROR), false),
+            ),
+            Self::Http2Off | Self::Misdirected => (StatusCode::MISDIRECTED_REQUEST, LOGGED),
+            Self::MaxForwards | Self::NotForHttp2 => (StatusCode::BAD_REQUEST, LOGGED),
+            Self::Method => (StatusCode::METHOD_NOT_ALLOWED, CLOSES),
+            Self::NoResponse => {
+                let status = StatusCode::from_u16(NO_RESPONSE);
+                (status.unwrap_or(StatusCode::NOT_FOUND), SILENT)
+            }
+            Self::NotFound => (StatusCode::NOT_FOUND, SILENT),
+            Self::Refused(refusal) => (refusal.status, SILENT),
+            Self::TooLarge => {
+                let effects = Effects::new(Some(Level::ERROR), true);
+                (StatusCode::PAYLOAD_TOO_LARGE, effects)
+            }
+            Self::UnknownCoding => (StatusCode::NOT_IMPLEMENTED, CLOSES),
+            Self::Upstream(error) => {
+                let closes = matches!(error, upstream::Error::Client(_));
+                (error.status(), Effects::new(None, closes))
+            }
         }
     }
 
-    /// Whether the connection ends: where the next request would begin is uncertain, or none is wanted.
-    fn ends_connection(&self) -> bool {
-        match self {
-            Self::BadCertificate(_)
-            | Self::BadTarget(_)
-            | Self::Body(_)
-            | Self::Doubtful(_)
-            | Self::Method
-            | Self::NoCertificate
-            | Self::PlainToTls
-            | Self::TooLarge
-            | Self::TransferCoding
-            | Self::UnknownCoding => true,
-            Self::Upstream(error) => matches!(error, upstream::Error::Client(_)),
-            _ => false,
-        }
-    }
-
-    /// Once, here: what went wrong upstream or with a limit was logged where it was seen.
-    fn log(&self, record: &RequestRecord) {
-        match self {
-            Self::BadCertificate(_)
-            | Self::BadTarget(_)
-            | Self::Body(_)
-            | Self::Deadline
-            | Self::Doubtful(_)
-            | Self::Http2Off
-            | Self::MaxForwards
-            | Self::Method
-            | Self::Misdirected
-            | Self::NoCertificate
-            | Self::PlainToTls
-            | Self::TransferCoding
-            | Self::UnknownCoding
-            | Self::Unsayable => {
-                tracing::info!("{}", about(format_args!("{self}"), record, None));
-            }
-            Self::Forbidden => {
-                tracing::error!("{}", about(format_args!("{self}"), record, None));
-            }
+    /// Logs it at a level, as nginx does.
+    #[cold]
+    fn log(&self, level: Level, record: &RequestRecord) {
+        let size = match self {
             Self::TooLarge => {
                 let announced = record.head.headers.get(header::CONTENT_LENGTH);
                 let announced = announced.and_then(|length| length.to_str().ok());
-                let message = format_args!("{self}: {} bytes", announced.unwrap_or("unknown"));
-                tracing::error!("{}", about(message, record, None));
+                format!(": {} bytes", announced.unwrap_or("unknown"))
             }
-            Self::Degraded
-            | Self::NoAnswer
-            | Self::NotFound
-            | Self::Open(_)
-            | Self::Refused(_)
-            | Self::Upstream(_) => {}
+            _ => String::new(),
+        };
+        let message = format_args!("{self}{size}");
+        match level {
+            Level::ERROR => tracing::error!("{}", about(message, record, None)),
+            _ => tracing::info!("{}", about(message, record, None)),
         }
     }
 }
 
-/// A response of our own in the format that this client prefers.
-pub(super) fn respond(answer: LocalReply, record: &RequestRecord) -> Response {
+/// What comes of an error besides its response.
+#[derive(Debug, Clone, Copy)]
+struct Effects {
+    log_level: Option<Level>,
+    closes_connection: bool,
+}
+
+impl Effects {
+    const fn new(log_level: Option<Level>, closes_connection: bool) -> Self {
+        Self {
+            log_level,
+            closes_connection,
+        }
+    }
+}
+
+/// A response that weir writes itself, in the format the client prefers.
+pub(super) fn respond(reply: LocalReply, record: &RequestRecord) -> Response {
     let accept = record.head.headers.get(header::ACCEPT);
     if record.head.method == Method::HEAD {
         return Response::from_parts(
-            answer.into_head_for(accept),
+            reply.into_head_for(accept),
             ResponseBody::whole(Bytes::new()),
         );
     }
-    let (head, body) = answer.into_parts_for(accept);
+    let (head, body) = reply.into_parts_for(accept);
     Response::from_parts(head, ResponseBody::whole(body))
 }
 
@@ -319,10 +318,10 @@ pub(super) const ALLOWED: HeaderValue =
 /// nginx's status that closes the connection without a response.
 pub(super) const NO_RESPONSE: u16 = plan::RefusalAction::DROP;
 
-/// As of a breaker that an operator has opened.
+/// The same as of a breaker that an operator has opened.
 const DEGRADED: Duration = breaker::TURNED_OFF;
 
-/// The last refusal, and what its response depends on.
+/// The last refusal and its response, with all that it depends on.
 #[derive(Debug)]
 struct CachedRefusal {
     refusal: Refusal,
@@ -330,7 +329,7 @@ struct CachedRefusal {
     accept: Option<HeaderValue>,
     head: Parts,
     body: Bytes,
-    stock: Option<Arc<PrebuiltResponse>>,
+    prebuilt: Option<Arc<PrebuiltResponse>>,
 }
 
 thread_local! {
@@ -342,46 +341,49 @@ fn respond_refused(refusal: Refusal, record: &RequestRecord, settings: &ReplySet
     let fields = settings.limit_headers;
     let changes = |body: &Arc<RefusalBodies>| !body.is_fixed();
     if record.head.method == Method::HEAD || refusal.body.as_ref().is_some_and(changes) {
-        return respond(answer(&refusal, fields, record), record);
+        return respond(reply(&refusal, fields, record), record);
     }
     let accept = record.head.headers.get(header::ACCEPT);
     LAST.with_borrow_mut(|last| {
-        let fits = |given: &mut CachedRefusal| {
-            given.fields == fields
-                && given.accept.as_ref() == accept
-                && given.refusal.reads_like(&refusal)
+        let fits = |cached: &mut CachedRefusal| {
+            cached.fields == fields
+                && cached.accept.as_ref() == accept
+                && cached.refusal.reads_like(&refusal)
         };
         if !last.as_mut().is_some_and(fits) {
-            let (head, body) = answer(&refusal, fields, record).into_parts_for(accept);
+            let (head, body) = reply(&refusal, fields, record).into_parts_for(accept);
             // A copy of its own: the client's would keep alive all that was read with it.
             let accept = accept.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
-            let stock = stock_of(&head, &body);
+            let prebuilt = prebuild(&head, &body);
             *last = Some(CachedRefusal {
                 refusal,
                 fields,
                 accept,
                 head,
                 body,
-                stock: stock.map(Arc::new),
+                prebuilt: prebuilt.map(Arc::new),
             });
         }
-        let given = last.as_ref().expect("made above if it was not there");
-        if let Some(stock) = &given.stock
+        let cached = last.as_ref().expect("made above if it was not there");
+        if let Some(prebuilt) = &cached.prebuilt
             && settings.raw_headers
             && allows_raw_headers(record)
         {
-            let prebuilt = Prebuilt::Shared(Arc::clone(stock));
-            record.connection.state.prebuilt.put(prebuilt);
-            let mut response = Response::new(ResponseBody::prebuilt(stock.length()));
-            *response.status_mut() = given.head.status;
+            let state = &record.connection.state;
+            state.prebuilt.put(Prebuilt::Shared(Arc::clone(prebuilt)));
+            let mut response = Response::new(ResponseBody::prebuilt(prebuilt.length()));
+            *response.status_mut() = cached.head.status;
             *response.headers_mut() = headers::spare();
             return response;
         }
-        Response::from_parts(given.head.clone(), ResponseBody::whole(given.body.clone()))
+        Response::from_parts(
+            cached.head.clone(),
+            ResponseBody::whole(cached.body.clone()),
+        )
     })
 }
 
-fn stock_of(head: &Parts, body: &Bytes) -> Option<PrebuiltResponse> {
+fn prebuild(head: &Parts, body: &Bytes) -> Option<PrebuiltResponse> {
     // A phrase of its own is beside the fields.
     if !head.extensions.is_empty() || !PrebuiltResponse::can_complete(&Method::GET, head.status) {
         return None;
@@ -397,42 +399,40 @@ fn stock_of(head: &Parts, body: &Bytes) -> Option<PrebuiltResponse> {
         .then(|| PrebuiltResponse::new(lines, body.clone()))
 }
 
-fn answer(refusal: &Refusal, fields: HeaderForm, record: &RequestRecord) -> LocalReply {
-    let answer = LocalReply::new(refusal.status);
-    let answer = match &refusal.body {
-        Some(body) => with_body(answer, body, record),
-        None if refusal.is_bad_request() => answer,
-        None if refusal.lacks_key() => answer.lacking_key(refusal.zone()),
-        None => answer.violating(refusal.zone()),
+fn reply(refusal: &Refusal, fields: HeaderForm, record: &RequestRecord) -> LocalReply {
+    let reply = LocalReply::new(refusal.status);
+    let reply = match &refusal.body {
+        Some(body) => with_body(reply, body, record),
+        None if refusal.is_bad_request() => reply,
+        None if refusal.lacks_key() => reply.lacking_key(refusal.zone()),
+        None => reply.violating(refusal.zone()),
     };
     refusal
         .header_fields(fields)
-        .fold(answer, |answer, (name, value)| {
-            answer.with_header(name, value)
-        })
+        .fold(reply, |reply, (name, value)| reply.with_header(name, value))
 }
 
 /// The reply with a rule's own body, in the format the client prefers where there are several.
-fn with_body(answer: LocalReply, body: &RefusalBodies, record: &RequestRecord) -> LocalReply {
+fn with_body(reply: LocalReply, body: &RefusalBodies, record: &RequestRecord) -> LocalReply {
     let (typed, varies) = match body {
         RefusalBodies::One(typed) => (Some(typed), false),
-        RefusalBodies::Choice { html, json, text } => (chosen([text, html, json], record), true),
+        RefusalBodies::Choice { html, json, text } => (best_body([text, html, json], record), true),
     };
     let Some(TypedText {
         wording,
         content_type,
     }) = typed
     else {
-        return answer;
+        return reply;
     };
-    let answer = answer.with_text(render(wording, record), content_type);
+    let reply = reply.with_text(render(wording, record), content_type);
     match varies {
-        true => answer.with_header(header::VARY, HeaderValue::from_static("Accept")),
-        false => answer,
+        true => reply.with_header(header::VARY, HeaderValue::from_static("Accept")),
+        false => reply,
     }
 }
 
-fn chosen<'b>(
+fn best_body<'b>(
     [text, html, json]: [&'b Option<TypedText>; 3],
     record: &RequestRecord,
 ) -> Option<&'b TypedText> {
@@ -468,7 +468,7 @@ pub(super) fn render(wording: &RefusalBody, record: &RequestRecord) -> Vec<u8> {
 }
 
 fn escape(value: &[u8], form: BodyFormat, out: &mut Vec<u8>) {
-    // In a form with a syntax, a byte that belongs to no character could end what it stands in.
+    // In a format with a syntax, a byte that belongs to no character could end the value.
     let letters = String::from_utf8_lossy(value);
     match form {
         BodyFormat::Css => text::escape_css(&letters, out),

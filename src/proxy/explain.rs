@@ -27,7 +27,7 @@ pub struct Explanation {
     pub client: String,
     /// Where the response would come from.
     pub action: String,
-    /// What each limit would say.
+    /// What each limit would decide.
     pub rules: Vec<RuleExplanation>,
     /// What else would keep it from its upstream.
     pub obstacles: Vec<String>,
@@ -47,7 +47,7 @@ impl Generation {
     ) -> Result<Explanation, Error> {
         let (head, ()) = request.into_parts();
         let target = Target::parse(&head)?;
-        let listener = listener.unwrap_or_else(|| self.known_at(target.host(&head)));
+        let listener = listener.unwrap_or_else(|| self.listener_of_host(target.host(&head)));
         let server = self.routes.server(listener, target.host(&head));
         let client = Arc::new(ClientConnection::new(RemoteAddr::Ip(remote), None, 0, now));
         let mut record =
@@ -57,7 +57,7 @@ impl Generation {
         Ok(Explanation {
             server: record.server().name.clone(),
             listen: self.plan.listeners[listener].address.to_string(),
-            location: self.shown(server, location).into(),
+            location: self.location_path(server, location).into(),
             client: record.client().text().to_owned(),
             action: match &location.content {
                 _ if slash => "redirect to the same path with a slash at its end".to_owned(),
@@ -75,7 +75,7 @@ impl Generation {
     }
 
     /// The first listener with a server of this name, else the first.
-    fn known_at(&self, host: &[u8]) -> usize {
+    fn listener_of_host(&self, host: &[u8]) -> usize {
         let listeners = self.plan.listeners.iter().enumerate();
         let mut known = listeners.filter(|(index, listener)| {
             let server = self.routes.server(*index, host);
@@ -88,7 +88,7 @@ impl Generation {
     }
 
     /// A location as it is written.
-    fn shown(&self, server: usize, location: &Location) -> &str {
+    fn location_path(&self, server: usize, location: &Location) -> &str {
         // Locations are numbered in the order of the plan: those of a server, then the one for the rest.
         let before = self.plan.servers[..server].iter();
         let before: usize = before.map(|server| server.locations.len() + 1).sum();

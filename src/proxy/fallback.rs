@@ -1,7 +1,7 @@
-//! The second-best response, for when the best is not to be had.
+//! `fallback`: another response where the location's own content has failed.
 //!
-//! A location may name another upstream, allow the last good response to be given again, or have a fixed one; they are
-//! tried in this order. Where none of them helps, the client gets what it would get without a fallback.
+//! A location may name another upstream, serve the last good response again, or have a fixed one; they are tried in this
+//! order. Where none of them helps, the client gets the response it would get without a fallback.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +19,12 @@ use crate::upstream;
 /// A location's `fallback`.
 #[derive(Debug)]
 pub(super) struct Fallback {
-    plan: plan::Fallback,
-    proxy_pass: Option<ProxyPass>,
-    stale: Option<Arc<StaleRules>>,
+    pub(super) plan: plan::Fallback,
+    pub(super) proxy_pass: Option<ProxyPass>,
+    pub(super) stale: Option<Arc<StaleRules>>,
 }
 
-/// What a fallback has responded with.
+/// The source of a fallback response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FallbackKind {
     Return,
@@ -33,23 +33,6 @@ enum FallbackKind {
 }
 
 impl Fallback {
-    pub(super) fn new(
-        plan: &plan::Fallback,
-        proxy_pass: Option<ProxyPass>,
-        stale: Option<Arc<StaleRules>>,
-    ) -> Self {
-        Self {
-            plan: plan.clone(),
-            proxy_pass,
-            stale,
-        }
-    }
-
-    /// Whether requests may be sent to another upstream.
-    pub(super) fn has_upstream(&self) -> bool {
-        self.proxy_pass.is_some()
-    }
-
     /// Whether this outcome is replaced, if there is something to replace it with.
     fn replaces(&self, outcome: &Outcome) -> bool {
         let on = &self.plan.on;
@@ -69,7 +52,7 @@ impl Fallback {
         }
     }
 
-    /// Replaces an outcome that `fallback` is for by the first response to be had; `filters` and `content` are the
+    /// Replaces an outcome that `fallback` is for by the first available response; `filters` and `content` are the
     /// location's.
     pub(super) async fn replace(
         &self,
@@ -81,16 +64,16 @@ impl Fallback {
         if !self.replaces(&outcome) || filters.degrade_mode() == DegradeMode::Off {
             return outcome;
         }
-        // A request that was refused before `allow` and `deny` were asked must not pass them by.
+        // A request that was refused before `allow` and `deny` must not evade them.
         if !filters.admits(cx.record.client()) {
             return Err(ProxyError::Forbidden);
         }
         if let Some(proxy_pass) = &self.proxy_pass
-            && may_go_elsewhere(cx)
+            && may_use_other_upstream(cx)
         {
-            let second = proxy_pass.respond_instead(cx, unread).await?;
+            let second = proxy_pass.respond_as_fallback(cx, unread).await?;
             if second.is_ok() && !self.replaces(&second) {
-                return FallbackKind::Upstream.counted(second);
+                return FallbackKind::Upstream.count(second);
             }
         }
         let record = &mut cx.record;
@@ -98,15 +81,15 @@ impl Fallback {
             return outcome;
         }
         if let Some(stale) = &self.stale
-            && let Some(mut good) = stale.response(record, cx.clock.now())
+            && let Some(mut cached) = stale.response(record, cx.clock.now())
         {
             if let Content::ProxyPass(proxy_pass) = content {
-                headers::rewrite_redirects(good.headers_mut(), record, proxy_pass.conf());
+                headers::rewrite_redirects(cached.headers_mut(), record, proxy_pass.conf());
             }
-            return FallbackKind::Stale.counted(Ok(good));
+            return FallbackKind::Stale.count(Ok(cached));
         }
         match &self.plan.answer {
-            Some(fixed) => FallbackKind::Return.counted(respond_return(fixed, record)),
+            Some(fixed) => FallbackKind::Return.count(respond_return(fixed, record)),
             None => outcome,
         }
     }
@@ -114,7 +97,7 @@ impl Fallback {
 
 /// Whether a request can be sent to another upstream: its body was not begun or is at hand, and the request has had no
 /// effect yet that must not happen twice.
-fn may_go_elsewhere(cx: &RequestContext) -> bool {
+fn may_use_other_upstream(cx: &RequestContext) -> bool {
     let record = &cx.record;
     let sent = record
         .attempts
@@ -130,16 +113,16 @@ fn may_go_elsewhere(cx: &RequestContext) -> bool {
 }
 
 impl FallbackKind {
-    fn counted(self, outcome: Outcome) -> Outcome {
-        TAKEN[self as usize].fetch_add(1, Ordering::Relaxed);
+    fn count(self, outcome: Outcome) -> Outcome {
+        COUNTS[self as usize].fetch_add(1, Ordering::Relaxed);
         outcome
     }
 }
 
-/// How many responses each kind of fallback has given.
-pub fn taken() -> impl Iterator<Item = (&'static str, u64)> {
-    let counts = TAKEN.iter().map(|count| count.load(Ordering::Relaxed));
+/// The number of responses of each kind of fallback.
+pub fn fallback_counts() -> impl Iterator<Item = (&'static str, u64)> {
+    let counts = COUNTS.iter().map(|count| count.load(Ordering::Relaxed));
     ["return", "stale", "upstream"].into_iter().zip(counts)
 }
 
-static TAKEN: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];

@@ -40,7 +40,7 @@ pub(super) enum Phase {
     Response,
 }
 
-/// What filters are compiled with besides their settings.
+/// What all filters of a generation are compiled with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Built<'g> {
     pub(super) zones: &'g Zones,
@@ -49,7 +49,7 @@ pub(super) struct Built<'g> {
 
 /// A step between a request and its content.
 pub(super) trait Filter: Sized + Send + Sync {
-    /// Where in the list it stands.
+    /// Its place in the list.
     const PHASE: Phase;
 
     /// The filter for a location, if that has one.
@@ -293,13 +293,13 @@ pub(super) struct LimitRate(plan::LimitRate);
 
 impl LimitRate {
     fn throttle(&self, cx: &RequestContext) -> Option<Throttle> {
-        let rate = match (cx.told_rate, &self.0.rate) {
+        let rate = match (cx.upstream_rate, &self.0.rate) {
             (None, SizeTemplate::Fixed(0)) => return None,
             (None, rate) => bytes(rate, &cx.record),
             (Some(told), _) => told,
         };
         let rate = NonZeroU64::new(rate)?;
-        // A client that is given less than `send_min_rate` asks for is not slow.
+        // A client that is sent less than `send_min_rate` is not slow.
         cx.record.connection.state.lower_send_rate(rate.get());
         Some(Throttle::new(rate, bytes(&self.0.after, &cx.record)))
     }

@@ -40,22 +40,22 @@ pub struct Generation {
     /// What TLS needs.
     pub tls: TlsContexts,
     /// The breakers of locations.
-    pub guards: Vec<Arc<LocationBreaker>>,
+    pub breakers: Vec<Arc<LocationBreaker>>,
     /// Locations that are degraded together, in the plan's order.
     pub groups: Vec<Arc<DegradeGroup>>,
     /// The last good responses.
-    pub kept: Arc<StaleCache>,
+    pub stale_cache: Arc<StaleCache>,
     /// The bounds of all that is buffered.
-    pub bounds: Arc<BufferPool>,
+    pub buffers: Arc<BufferPool>,
     pub(super) routes: RouteTable<Location>,
     resources: Arc<RequestResources>,
     /// By number of the listener handle.
-    doors: Box<[Option<usize>]>,
+    listener_indices: Box<[Option<usize>]>,
     /// What operators have changed since it was built.
-    pub amendment: LiveChanges,
+    pub live_changes: LiveChanges,
 }
 
-/// Numbers of zones that operators have changed.
+/// The numbers of zones that operators have changed.
 #[derive(Debug, Clone)]
 pub struct LiveChanges {
     /// The plan as the file has it.
@@ -75,8 +75,8 @@ pub struct GenerationParts {
     pub tls: TlsContexts,
     /// Where lines about requests go.
     pub access: Option<AccessLog>,
-    /// Which listener of the plan each handle stands for, by the handle's number.
-    pub doors: Box<[Option<usize>]>,
+    /// The plan's listener of each handle, by the handle's number.
+    pub listener_indices: Box<[Option<usize>]>,
 }
 
 impl Generation {
@@ -88,22 +88,25 @@ impl Generation {
             upstreams,
             tls,
             access,
-            doors,
+            listener_indices,
         } = parts;
         let old_groups = before.map(|before| (&*before.plan, &*before.groups));
         let groups = plan.degrade_groups.iter();
         let groups: Vec<_> = groups
             .map(|group| DegradeGroup::inherit(group, old_groups))
             .collect();
-        let kept = match before {
+        let stale_cache = match before {
             None => Arc::new(StaleCache::new(plan.stale_size)),
-            Some(before) => before.kept.resized(plan.stale_size),
+            Some(before) if before.stale_cache.bound() == plan.stale_size => {
+                Arc::clone(&before.stale_cache)
+            }
+            Some(before) => Arc::new(before.stale_cache.resized(plan.stale_size)),
         };
-        let bounds = buffers(&plan, before);
+        let buffers = buffers(&plan, before);
         let resources = Arc::new(RequestResources {
             access_log: access,
             tracer: plan.tracing.as_ref().and_then(Tracer::new),
-            buffers: Arc::clone(&bounds),
+            buffers: Arc::clone(&buffers),
         });
         let shared = Shared {
             plan: &plan,
@@ -112,19 +115,19 @@ impl Generation {
                 groups: &groups,
             },
             upstreams: &upstreams,
-            stale_cache: &kept,
+            stale_cache: &stale_cache,
             resources: &resources,
         };
-        let old_guards = before.map_or(&[][..], |before| &before.guards);
-        let (mut guards, mut numbers) = (Vec::new(), 0..);
+        let old_breakers = before.map_or(&[][..], |before| &before.breakers);
+        let (mut breakers, mut numbers) = (Vec::new(), 0..);
         let routes = RouteTable::build(&plan, |conf| {
-            let breaker = LocationBreaker::compile(&plan, conf, old_guards);
-            guards.extend(breaker.clone());
+            let breaker = LocationBreaker::compile(&plan, conf, old_breakers);
+            breakers.extend(breaker.clone());
             let number = numbers.next().unwrap_or_default();
             Location::compile(conf, number, breaker, shared)
         });
         Self {
-            amendment: LiveChanges {
+            live_changes: LiveChanges {
                 file: Arc::clone(&plan),
                 numbers: BTreeMap::new(),
             },
@@ -132,60 +135,60 @@ impl Generation {
             zones,
             upstreams,
             tls,
-            guards,
+            breakers,
             groups,
-            kept,
-            bounds,
+            stale_cache,
+            buffers,
             routes,
             resources,
-            doors,
+            listener_indices,
         }
     }
 
-    /// The same with other numbers: everything that lives goes on living.
+    /// The same with other numbers; all state is kept.
     #[must_use]
-    pub fn amended(&self, plan: Plan, amendment: LiveChanges) -> Self {
+    pub fn amended(&self, plan: Plan, live_changes: LiveChanges) -> Self {
         let before = Some((&*self.plan, &self.zones));
         let parts = GenerationParts {
             zones: Zones::build_after(&plan, &self.zones.stores, before),
             upstreams: self.upstreams.clone(),
             tls: self.tls.clone(),
             access: self.resources.access_log.clone(),
-            doors: self.doors.clone(),
+            listener_indices: self.listener_indices.clone(),
         };
         Self {
-            amendment,
+            live_changes,
             ..Self::build(Arc::new(plan), parts, Some(self))
         }
     }
 
-    /// The listener of the plan that the handle of this number stands for.
+    /// The plan's listener of the handle with this number.
     #[must_use]
     #[inline]
-    pub fn listener(&self, door: usize) -> Option<usize> {
-        *self.doors.get(door)?
+    pub fn listener(&self, handle: usize) -> Option<usize> {
+        *self.listener_indices.get(handle)?
     }
 
     /// The TLS settings for a client on this listener that asks for this name, or for none.
     #[must_use]
-    pub fn secured(
+    pub fn tls_settings(
         &self,
         listener: usize,
         name: Option<&str>,
     ) -> Option<(Arc<tls::TlsAcceptor>, bool)> {
-        let server = self.named(listener, name)?;
+        let server = self.tls_server(listener, name)?;
         Some((self.tls.server(server)?, self.plan.http2(listener, server)))
     }
 
     /// The server for a name in a TLS handshake, or for none.
-    pub(super) fn named(&self, listener: usize, name: Option<&str>) -> Option<usize> {
+    pub(super) fn tls_server(&self, listener: usize, name: Option<&str>) -> Option<usize> {
         Some(match name {
             Some(name) => self.routes.server(listener, name.as_bytes()),
             None => self.plan.listeners.get(listener)?.default_server,
         })
     }
 
-    /// Lives for as long as this generation or one of its requests does.
+    /// A reference that is valid for as long as this generation or one of its requests lives.
     #[must_use]
     pub fn lifetime(&self) -> Weak<RequestResources> {
         Arc::downgrade(&self.resources)
@@ -217,7 +220,7 @@ impl Generation {
         )
     }
 
-    /// post_read and find_config: who the client is, as `real_ip` has it, and the location.
+    /// post_read and find_config: the client, as `real_ip` has it, and the location.
     pub(super) fn find_config(&self, cx: &mut RequestContext) -> &Location {
         let location = self.locate(&mut cx.record);
         cx.lacks_slash = self.lacks_slash(&cx.record);
@@ -246,8 +249,8 @@ impl Generation {
         location.is_some_and(|location| matches!(location.content, Content::ProxyPass(_)))
     }
 
-    /// What the request's framing, its target or its connection has against it, before any setting of its location: also
-    /// nginx's 421, 495, 496 and 497.
+    /// The error in the request's framing, its target or its connection, before any setting of its location: also nginx's
+    /// 421, 495, 496 and 497.
     pub(super) fn objection(
         &self,
         listener: usize,
@@ -255,7 +258,7 @@ impl Generation {
         bad_target: Option<message::Error>,
     ) -> Option<ProxyError> {
         if let Some(ambiguity) = cx.ambiguity() {
-            return Some(ProxyError::Doubtful(ambiguity));
+            return Some(ProxyError::Ambiguous(ambiguity));
         }
         if let Some(error) = bad_target {
             return Some(ProxyError::BadTarget(error));
@@ -294,7 +297,7 @@ impl Generation {
             return None;
         }
         // A client that was not asked for a certificate by the server it named must not reach another one that asks.
-        if self.named(listener, tls.server_name.as_deref()) != Some(record.server) {
+        if self.tls_server(listener, tls.server_name.as_deref()) != Some(record.server) {
             return Some(ProxyError::Misdirected);
         }
         match (verify, tls.certificate_status()) {
@@ -311,7 +314,7 @@ impl Generation {
         }
     }
 
-    /// Logs what came on a connection of this listener, was no request and got this status, as nginx does.
+    /// Logs what a connection of this listener sent that was no request and got this status, as nginx does.
     pub(super) fn log_unparsed(
         &self,
         listener: usize,
@@ -356,8 +359,8 @@ fn buffers(plan: &Plan, before: Option<&Generation>) -> Arc<BufferPool> {
     let Some(before) = before else {
         return BufferPool::new(plan.buffers);
     };
-    before.bounds.set(plan.buffers);
-    Arc::clone(&before.bounds)
+    before.buffers.set(plan.buffers);
+    Arc::clone(&before.buffers)
 }
 
 /// A listening address through all generations.

@@ -31,7 +31,7 @@ pub(super) struct Location {
     pub(super) keeps_sent_headers: bool,
 }
 
-/// What locations are compiled with besides their settings.
+/// What all locations of a generation are compiled with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shared<'g> {
     pub(super) plan: &'g Plan,
@@ -62,14 +62,20 @@ impl Location {
             let pass = proxy_pass.and_then(|proxy_pass| {
                 ProxyPass::compile(proxy_pass, conf, shared.upstreams, PassOptions::default())
             });
-            Box::new(Fallback::new(fallback, pass, stale.clone()))
+            Box::new(Fallback {
+                plan: fallback.clone(),
+                proxy_pass: pass,
+                stale: stale.clone(),
+            })
         });
         let content = match &conf.action {
             plan::Content::ProxyPass(proxy_pass) => {
                 let options = PassOptions {
                     breaker: breaker.as_ref().map(|it| Arc::clone(&it.breaker)),
                     stale,
-                    has_substitute: fallback.as_ref().is_some_and(|it| it.has_upstream()),
+                    has_fallback_upstream: fallback
+                        .as_ref()
+                        .is_some_and(|it| it.proxy_pass.is_some()),
                     keeps_upstream_headers,
                     raw_headers,
                 };
@@ -106,7 +112,7 @@ impl Location {
             if max.is_some_and(|max| announced > max) {
                 return Flow::Fail(ProxyError::TooLarge);
             }
-            if let Err(error) = ProxyError::of_coding(headers::coding(&cx.record.head.headers)) {
+            if let Err(error) = ProxyError::from_coding(headers::coding(&cx.record.head.headers)) {
                 return Flow::Fail(error);
             }
         }

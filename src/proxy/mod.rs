@@ -33,11 +33,11 @@ use crate::message::{ClientConnection, CloseConnection, IncomingBody, grpc};
 pub use self::connection::ConnectionHandler;
 pub use self::context::RequestResources;
 pub use self::explain::Explanation;
-pub use self::fallback::taken;
+pub use self::fallback::fallback_counts;
 pub use self::filter::DegradeGroup;
 pub use self::generation::{Generation, GenerationParts, ListenerHandle, LiveChanges};
 pub use self::location::LocationBreaker;
-pub use self::stale_cache::{StaleCache, skipped};
+pub use self::stale_cache::{CacheEntry, CachedResponse, StaleCache, skipped};
 
 /// Handles the requests of one listener.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl Proxy {
         Ok(cx.attach_to(response))
     }
 
-    /// Logs what came on a connection, was no request and got this status.
+    /// Logs what a connection sent that was no request and got this status.
     fn log_unparsed(&self, client: &Arc<ClientConnection>, status: StatusCode) {
         let (generation, listener) = self.listener.current();
         generation.log_unparsed(listener, client, status, &self.clock);

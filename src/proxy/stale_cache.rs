@@ -24,19 +24,21 @@ use crate::config::plan::{
 use crate::message::{RequestRecord, ResponseBody, variables};
 use crate::upstream::{BodyObserver, UpstreamBody};
 
-/// Where good answers are kept.
-#[derive(Debug)]
-pub struct StaleCache(Arc<LruCache<CacheEntry>>);
+/// The last good responses of all locations.
+pub type StaleCache = LruCache<CacheEntry>;
 
+/// An entry of the cache.
 #[derive(Debug)]
-enum CacheEntry {
-    Answer(Box<CachedResponse>),
+pub enum CacheEntry {
+    /// A response.
+    Response(Box<CachedResponse>),
     /// There are several; which one depends on these fields of the request.
     Varies(Vec<HeaderName>),
 }
 
+/// A response as it is kept.
 #[derive(Debug)]
-struct CachedResponse {
+pub struct CachedResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
@@ -44,106 +46,20 @@ struct CachedResponse {
     since: Millis,
 }
 
-/// Keeps one answer when all of it has come.
+/// Keeps one response when it is complete.
 #[derive(Debug)]
 pub(super) struct CacheWriter {
-    kept: Arc<LruCache<CacheEntry>>,
+    cache: Arc<LruCache<CacheEntry>>,
     key: Vec<u8>,
-    good: CachedResponse,
+    cached: CachedResponse,
 }
 
-/// An answer that is being received, to be kept when all of it has come.
+/// A response that is being received, to be kept when it is complete.
 #[derive(Debug)]
 pub(super) struct CacheRecording {
-    keeper: CacheWriter,
+    writer: CacheWriter,
     read: Vec<u8>,
     reservation: Reservation<CacheEntry>,
-}
-
-impl StaleCache {
-    /// Within so many bytes.
-    #[must_use]
-    pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(LruCache::new(bytes)))
-    }
-
-    /// The same answers within so many bytes.
-    #[must_use]
-    pub fn resized(self: &Arc<Self>, bytes: usize) -> Arc<Self> {
-        match self.0.bound() == bytes {
-            true => Arc::clone(self),
-            false => Arc::new(Self(Arc::new(self.0.resized(bytes)))),
-        }
-    }
-
-    /// How many answers are kept, and how many bytes they take with those that are being received.
-    #[must_use]
-    pub fn usage(&self) -> (usize, usize) {
-        self.0.usage()
-    }
-
-    /// Whether an answer's length, where it tells it, is no reason not to keep it.
-    fn has_room_for(&self, head: &response::Parts) -> bool {
-        let announced = head.headers.get(CONTENT_LENGTH);
-        let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
-        announced.is_none_or(|length: usize| length <= self.0.largest())
-    }
-
-    /// What to keep an answer with under a key, on these terms.
-    fn cache_writer(
-        &self,
-        mut key: Vec<u8>,
-        request: &request::Parts,
-        head: &response::Parts,
-        spec: Freshness,
-        now: Millis,
-    ) -> CacheWriter {
-        if !spec.vary.is_empty() {
-            let bytes = names_size(&spec.vary);
-            self.0
-                .put(&key, CacheEntry::Varies(spec.vary.clone()), bytes);
-            add_vary_values(&mut key, &spec.vary, request);
-        }
-        CacheWriter {
-            kept: Arc::clone(&self.0),
-            key,
-            good: CachedResponse {
-                status: head.status,
-                headers: own(&head.headers),
-                body: Bytes::new(),
-                spec,
-                since: now,
-            },
-        }
-    }
-
-    /// Forgets the answers under a key.
-    fn forget(&self, key: &[u8]) {
-        self.0.remove(key);
-    }
-
-    /// The last good answer to this request under a key, if it is no older than `most`.
-    fn response(
-        &self,
-        mut key: Vec<u8>,
-        request: &request::Parts,
-        most: Duration,
-        now: Millis,
-    ) -> Option<Response<ResponseBody<UpstreamBody>>> {
-        let mut entry = self.0.get(&key)?;
-        if let CacheEntry::Varies(names) = &*entry {
-            add_vary_values(&mut key, names, request);
-            entry = self.0.get(&key)?;
-        }
-        let CacheEntry::Answer(good) = &*entry else {
-            return None;
-        };
-        let held = now.since(good.since);
-        if held > most || good.spec.most.is_some_and(|most| held > most) {
-            return None;
-        }
-        Some(good.response(held, &request.method))
-    }
 }
 
 impl CachedResponse {
@@ -156,7 +72,7 @@ impl CachedResponse {
         size_of::<Self>() + self.body.len() + fields + names_size(&self.spec.vary)
     }
 
-    fn response(&self, held: Duration, method: &Method) -> Response<ResponseBody<UpstreamBody>> {
+    fn response(&self, age: Duration, method: &Method) -> Response<ResponseBody<UpstreamBody>> {
         let body = match *method == Method::HEAD {
             true => Bytes::new(),
             false => self.body.clone(),
@@ -168,11 +84,11 @@ impl CachedResponse {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
         headers.insert(
             AGE,
-            HeaderValue::from(self.spec.age.saturating_add(held).as_secs()),
+            HeaderValue::from(self.spec.age.saturating_add(age).as_secs()),
         );
         let status = match self.spec.fresh {
-            Some(fresh) if fresh >= held => format!("weir; hit; ttl={}", (fresh - held).as_secs()),
-            Some(fresh) => format!("weir; hit; ttl=-{}", (held - fresh).as_secs()),
+            Some(fresh) if fresh >= age => format!("weir; hit; ttl={}", (fresh - age).as_secs()),
+            Some(fresh) => format!("weir; hit; ttl=-{}", (age - fresh).as_secs()),
             None => "weir; hit".to_owned(),
         };
         if let Ok(status) = HeaderValue::try_from(status) {
@@ -183,23 +99,23 @@ impl CachedResponse {
 }
 
 impl CacheWriter {
-    /// All of the body is there.
+    /// Keeps the response with its complete body.
     pub(super) fn keep(mut self, body: &[u8]) {
-        self.good.body = Bytes::copy_from_slice(body);
-        let bytes = self.good.size();
-        let entry = CacheEntry::Answer(Box::new(self.good));
-        self.kept.put(&self.key, entry, bytes);
+        self.cached.body = Bytes::copy_from_slice(body);
+        let bytes = self.cached.size();
+        let entry = CacheEntry::Response(Box::new(self.cached));
+        self.cache.put(&self.key, entry, bytes);
     }
 
-    /// The body is still to come; `None` if there is no room to record it.
+    /// Records the body as it comes; `None` if there is no room for it.
     pub(super) fn record(self) -> Option<CacheRecording> {
-        let mut reservation = self.kept.reserve();
-        if !reservation.grow(self.good.size() + self.key.len()) {
+        let mut reservation = self.cache.reserve();
+        if !reservation.grow(self.cached.size() + self.key.len()) {
             SKIPPED.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         Some(CacheRecording {
-            keeper: self,
+            writer: self,
             read: Vec::new(),
             reservation,
         })
@@ -214,7 +130,7 @@ impl CacheRecording {
             return true;
         }
         // Doubled, so that a long body is not moved with every piece; what is doubled is reserved, too.
-        let doubled = capacity.saturating_mul(2).min(self.keeper.kept.largest());
+        let doubled = capacity.saturating_mul(2).min(self.writer.cache.largest());
         let fits = [doubled.max(wanted), wanted]
             .into_iter()
             .find(|size| self.reservation.grow(size - capacity));
@@ -231,7 +147,7 @@ impl CacheRecording {
 impl BodyObserver for CacheRecording {
     fn piece(&mut self, data: &[u8]) -> bool {
         let wanted = self.read.len() + data.len();
-        if wanted > self.keeper.kept.largest() || !self.make_room(wanted) {
+        if wanted > self.writer.cache.largest() || !self.make_room(wanted) {
             return false;
         }
         self.read.extend_from_slice(data);
@@ -240,18 +156,20 @@ impl BodyObserver for CacheRecording {
 
     fn complete(self: Box<Self>) {
         let Self {
-            keeper: CacheWriter { key, mut good, .. },
+            writer: CacheWriter {
+                key, mut cached, ..
+            },
             mut read,
             reservation,
         } = *self;
         read.shrink_to_fit();
-        good.body = read.into();
-        let bytes = good.size();
-        reservation.fill(&key, CacheEntry::Answer(Box::new(good)), bytes);
+        cached.body = read.into();
+        let bytes = cached.size();
+        reservation.fill(&key, CacheEntry::Response(Box::new(cached)), bytes);
     }
 }
 
-/// Adds what an answer depends on.
+/// Adds what a response depends on.
 fn add_vary_values(key: &mut Vec<u8>, names: &[HeaderName], request: &request::Parts) {
     for name in names {
         key.push(0);
@@ -262,8 +180,8 @@ fn add_vary_values(key: &mut Vec<u8>, names: &[HeaderName], request: &request::P
     }
 }
 
-/// A copy that shares nothing: what was read with an answer would be kept with it.
-fn own(headers: &HeaderMap) -> HeaderMap {
+/// A copy that shares nothing: what was read with a response would be kept with it.
+fn copy_headers(headers: &HeaderMap) -> HeaderMap {
     headers
         .iter()
         .filter(|(name, _)| ![AGE, CONNECTION, CONTENT_LENGTH].contains(name))
@@ -280,7 +198,7 @@ fn names_size(names: &[HeaderName]) -> usize {
     names.map(|length| size_of::<HeaderName>() + length).sum()
 }
 
-/// How many answers were not kept because there was no room for them while they were received.
+/// How many responses were not kept because there was no room for them while they were received.
 pub fn skipped() -> u64 {
     SKIPPED.load(Ordering::Relaxed)
 }
@@ -297,7 +215,7 @@ const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 #[derive(Debug)]
 pub(super) struct StaleRules {
     plan: plan::Stale,
-    kept: Arc<StaleCache>,
+    cache: Arc<StaleCache>,
     /// The virtual server, as its responses are kept under.
     server: Box<str>,
     credentials: CredentialVariables,
@@ -310,15 +228,15 @@ impl StaleRules {
     pub(super) fn compile(
         plan: &Plan,
         conf: &LocationConf,
-        kept: &Arc<StaleCache>,
+        cache: &Arc<StaleCache>,
     ) -> Option<Arc<Self>> {
         let stale = conf.fallback.as_deref()?.stale.as_ref()?;
         Some(Arc::new(Self {
             plan: stale.clone(),
-            kept: Arc::clone(kept),
+            cache: Arc::clone(cache),
             server: virtual_server(plan, conf),
             credentials: CredentialVariables::of(plan, conf),
-            maps: maps_told(conf),
+            maps: forwarded_maps(conf),
         }))
     }
 
@@ -330,27 +248,42 @@ impl StaleRules {
         clock: &Clock,
     ) -> Option<CacheWriter> {
         let request = &record.head;
-        if !cache::may_keep(request) || !self.kept.has_room_for(head) {
+        let announced = head.headers.get(CONTENT_LENGTH);
+        let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
+        let is_too_large = announced.is_some_and(|length: usize| length > self.cache.largest());
+        if is_too_large || !cache::may_keep(request) {
             return None;
         }
-        let (key, audience) = self.key(record);
+        let (mut key, audience) = self.key(record);
         if audience == CacheScope::Everybody && self.credentials.carried_by(record) {
             return None;
         }
         let Some(spec) = cache::spec(head, audience, Clock::wall) else {
             // What is there by now is of another kind than what was kept.
             if head.status.is_success() {
-                self.kept.forget(&key);
+                self.cache.remove(&key);
             }
             return None;
         };
-        Some(
-            self.kept
-                .cache_writer(key, request, head, spec, clock.now()),
-        )
+        if !spec.vary.is_empty() {
+            let entry = CacheEntry::Varies(spec.vary.clone());
+            self.cache.put(&key, entry, names_size(&spec.vary));
+            add_vary_values(&mut key, &spec.vary, request);
+        }
+        Some(CacheWriter {
+            cache: Arc::clone(&self.cache),
+            key,
+            cached: CachedResponse {
+                status: head.status,
+                headers: copy_headers(&head.headers),
+                body: Bytes::new(),
+                spec,
+                since: clock.now(),
+            },
+        })
     }
 
-    /// The last good response to this request.
+    /// The last good response to this request, if it is not too old.
     pub(super) fn response(
         &self,
         record: &RequestRecord,
@@ -360,11 +293,23 @@ impl StaleRules {
         if !cache::may_use(request) {
             return None;
         }
-        let (key, _) = self.key(record);
-        self.kept.response(key, request, self.plan.max_age, now)
+        let (mut key, _) = self.key(record);
+        let mut entry = self.cache.get(&key)?;
+        if let CacheEntry::Varies(names) = &*entry {
+            add_vary_values(&mut key, names, request);
+            entry = self.cache.get(&key)?;
+        }
+        let CacheEntry::Response(cached) = &*entry else {
+            return None;
+        };
+        let age = now.since(cached.since);
+        if age > self.plan.max_age || cached.spec.most.is_some_and(|most| age > most) {
+            return None;
+        }
+        Some(cached.response(age, &request.method))
     }
 
-    /// What the response to a request is kept under, and for whom: the virtual server, all of what is asked for, and
+    /// The key of the response to a request, and its audience: the virtual server, all of the target, and
     /// what else tells responses apart here.
     fn key(&self, record: &RequestRecord) -> (Vec<u8>, CacheScope) {
         let head = &record.head;
@@ -372,7 +317,7 @@ impl StaleRules {
         key.push(0);
         variables::append(&Variable::Scheme, record, &mut key);
         key.push(0);
-        // With its port: a backend that is told of it may write it into links.
+        // With its port: a backend that gets it may write it into links.
         let authority = match head.uri.authority() {
             Some(authority) => authority.as_str().as_bytes(),
             None => head.headers.get(HOST).map_or(&b""[..], |it| it.as_bytes()),
@@ -384,11 +329,11 @@ impl StaleRules {
         }
         key.push(0);
         for map in &self.maps {
-            push(map, record, &mut key);
+            append_with_length(map, record, &mut key);
         }
         let mut known = false;
         for variable in self.plan.key.iter().flat_map(|key| key.variables()) {
-            known |= push(variable, record, &mut key) && variable.is_secret();
+            known |= append_with_length(variable, record, &mut key) && variable.is_secret();
         }
         // Without a secret of its own nothing tells this client from others.
         let audience = match self.plan.private && known {
@@ -401,7 +346,7 @@ impl StaleRules {
 }
 
 /// Appends a variable's value with its length, so that no two lists of values read alike; whether there is one.
-fn push(variable: &Variable, record: &RequestRecord, key: &mut Vec<u8>) -> bool {
+fn append_with_length(variable: &Variable, record: &RequestRecord, key: &mut Vec<u8>) -> bool {
     let start = key.len();
     key.extend_from_slice(&[0; LENGTH]);
     variables::append(variable, record, key);
@@ -427,10 +372,10 @@ fn virtual_server(plan: &Plan, conf: &LocationConf) -> Box<str> {
         std::ptr::eq(&server.fallback, conf)
             || locations.any(|location| std::ptr::eq(&location.conf, conf))
     };
-    let own = plan.servers.iter().position(holds).unwrap_or_default();
+    let copy_headers = plan.servers.iter().position(holds).unwrap_or_default();
     let known_by = |index: usize| (plan.servers.get(index).map(|it| &*it.name), address(index));
-    let (name, listens) = known_by(own);
-    let before = (0..own).filter(|index| known_by(*index) == known_by(own));
+    let (name, listens) = known_by(copy_headers);
+    let before = (0..copy_headers).filter(|index| known_by(*index) == known_by(copy_headers));
     let (name, listens) = (name.unwrap_or_default(), listens.unwrap_or_default());
     format!("{name} {listens} {}", before.count()).into()
 }
@@ -466,13 +411,13 @@ impl CredentialVariables {
             .tls()
             .is_some_and(|tls| tls.client.is_some());
         shown
-            || record.head.headers.keys().any(says_so)
+            || record.head.headers.keys().any(names_credentials)
             || self.variables.iter().any(|it| has_value(it, record))
     }
 }
 
 /// The maps that a location's `proxy_set_header` tells its backend of: responses may differ by them.
-fn maps_told(conf: &LocationConf) -> Vec<Variable> {
+fn forwarded_maps(conf: &LocationConf) -> Vec<Variable> {
     let headers = proxy_pass(conf).into_iter().flat_map(|it| &it.set_headers);
     let parts = headers.flat_map(|set| &set.value.parts);
     let mut maps = Vec::new();
@@ -575,8 +520,8 @@ fn has_value(variable: &Variable, record: &RequestRecord) -> bool {
     }
 }
 
-/// Whether a header's name says that it carries credentials.
-fn says_so(name: &HeaderName) -> bool {
+/// Whether a header's name suggests credentials.
+fn names_credentials(name: &HeaderName) -> bool {
     let name = name.as_str();
     WORDS.iter().any(|word| name.contains(word))
 }
@@ -638,7 +583,7 @@ mod credentials_tests {
             "x-forwarded-client-cert",
             "ocp-apim-subscription-key",
         ] {
-            assert!(says_so(&HeaderName::from_static(name)), "{name}");
+            assert!(names_credentials(&HeaderName::from_static(name)), "{name}");
         }
         // What browsers send with every request.
         for name in [
@@ -662,7 +607,7 @@ mod credentials_tests {
             "x-forwarded-for",
             "x-requested-with",
         ] {
-            assert!(!says_so(&HeaderName::from_static(name)), "{name}");
+            assert!(!names_credentials(&HeaderName::from_static(name)), "{name}");
         }
     }
 }
@@ -672,10 +617,10 @@ mod tests {
 
     use super::*;
 
-    /// A backend may say any number of seconds.
+    /// A backend may send any number of seconds.
     #[test]
     fn an_answer_may_be_of_any_age() {
-        let good = CachedResponse {
+        let cached = CachedResponse {
             status: StatusCode::OK,
             headers: HeaderMap::new(),
             body: Bytes::new(),
@@ -687,7 +632,7 @@ mod tests {
             },
             since: Millis(0),
         };
-        let response = good.response(Duration::from_secs(5), &Method::GET);
+        let response = cached.response(Duration::from_secs(5), &Method::GET);
         assert_eq!(response.headers()[AGE], "18446744073709551615");
     }
 }

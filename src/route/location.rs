@@ -61,11 +61,11 @@ impl<T> Trie<T> {
     }
 
     /// Shows every value on the way along a path, the shortest path's first, with what is left of this one there.
-    pub(super) fn walk<'t>(&'t self, mut path: &[u8], mut see: impl FnMut(&'t T, &[u8])) {
+    pub(super) fn walk<'t>(&'t self, mut path: &[u8], mut visit: impl FnMut(&'t T, &[u8])) {
         let mut node = &self.nodes[0];
         loop {
             if let Some(value) = &node.value {
-                see(value, path);
+                visit(value, path);
             }
             let Some(Ok(next)) = path.first().map(|byte| node.below(*byte)) else {
                 return;
@@ -79,18 +79,18 @@ impl<T> Trie<T> {
     }
 
     /// Every value with its path.
-    pub(super) fn each(&self, see: &mut impl FnMut(&[u8], &T)) {
-        self.each_under(0, &mut Vec::new(), see);
+    pub(super) fn each(&self, visit: &mut impl FnMut(&[u8], &T)) {
+        self.each_under(0, &mut Vec::new(), visit);
     }
 
-    fn each_under(&self, at: usize, path: &mut Vec<u8>, see: &mut impl FnMut(&[u8], &T)) {
+    fn each_under(&self, at: usize, path: &mut Vec<u8>, visit: &mut impl FnMut(&[u8], &T)) {
         let node = &self.nodes[at];
         path.extend_from_slice(&node.label);
         if let Some(value) = &node.value {
-            see(path, value);
+            visit(path, value);
         }
         for (_, next) in &node.below {
-            self.each_under(*next as usize, path, see);
+            self.each_under(*next as usize, path, visit);
         }
         path.truncate(path.len() - node.label.len());
     }
@@ -140,7 +140,7 @@ fn narrow(node: usize) -> u32 {
 }
 
 /// The bytes without which a path cannot match; empty where it can begin with anything.
-pub(super) fn beginning(expression: &Regex) -> Box<[u8]> {
+pub(super) fn required_prefix(expression: &Regex) -> Box<[u8]> {
     // As the configuration compiles them: on bytes, and with the case that counts written into it.
     let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
     let Ok(tree) = parser.parse(expression.as_str()) else {
@@ -161,10 +161,10 @@ pub(super) fn beginning(expression: &Regex) -> Box<[u8]> {
 /// The locations of one server.
 #[derive(Debug)]
 pub struct Locations<T> {
-    found: Vec<T>,
+    values: Vec<T>,
     paths: Trie<PathEntries>,
     expressions: Vec<(Regex, usize)>,
-    slashless: bool,
+    without_slash: bool,
 }
 
 /// The locations of one path, by index.
@@ -173,16 +173,16 @@ struct PathEntries {
     exact: Option<usize>,
     prefix: Option<PrefixEntry>,
     /// Of the path with one more slash, if there is none of this one.
-    slashless: Option<usize>,
+    without_slash: Option<usize>,
     /// Expressions that match only paths with this beginning.
-    begin_here: Vec<usize>,
+    expressions_here: Vec<usize>,
     /// All that can match a path with this beginning; `None` for those of the longest shorter one.
     candidates: Option<Box<[usize]>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct PrefixEntry {
-    found: usize,
+    index: usize,
     /// No expression is tried where this is the longest.
     stops: bool,
 }
@@ -191,66 +191,66 @@ impl<T> Locations<T> {
     /// Sorts locations by kind. Of two equal paths the first wins.
     pub fn build(locations: impl IntoIterator<Item = (PathRule, T)>) -> Self {
         let mut all = Self {
-            found: Vec::new(),
+            values: Vec::new(),
             paths: Trie::new(),
             expressions: Vec::new(),
-            slashless: false,
+            without_slash: false,
         };
-        for (found, (rule, value)) in locations.into_iter().enumerate() {
-            all.found.push(value);
+        for (index, (rule, value)) in locations.into_iter().enumerate() {
+            all.values.push(value);
             let (path, stops) = match rule {
                 PathRule::Exact(path) => {
-                    let named = all.paths.entry(path.as_bytes());
-                    named.exact.get_or_insert(found);
+                    let entries = all.paths.entry(path.as_bytes());
+                    entries.exact.get_or_insert(index);
                     continue;
                 }
                 PathRule::Expression(expression) => {
-                    let named = all.paths.entry(&beginning(&expression));
-                    named.begin_here.push(all.expressions.len());
-                    all.expressions.push((expression, found));
+                    let entries = all.paths.entry(&required_prefix(&expression));
+                    entries.expressions_here.push(all.expressions.len());
+                    all.expressions.push((expression, index));
                     continue;
                 }
                 PathRule::Prefix(path) => (path, false),
                 PathRule::PrefixFirst(path) => (path, true),
             };
-            let named = all.paths.entry(path.as_bytes());
-            named.prefix.get_or_insert(PrefixEntry { found, stops });
+            let entries = all.paths.entry(path.as_bytes());
+            entries.prefix.get_or_insert(PrefixEntry { index, stops });
         }
-        all.note_slashless();
-        all.note_candidates();
+        all.add_slash_redirects();
+        all.add_candidates();
         all
     }
 
     /// What holds at a normalised path.
     #[must_use]
     pub fn find(&self, path: &[u8]) -> Option<&T> {
-        self.found.get(self.index(path)?)
+        self.values.get(self.find_index(path)?)
     }
 
     /// The location that is this path with a slash at its end, where no other names this very path. nginx answers such
     /// a path with a 301 if the location forwards.
     #[must_use]
     pub fn redirects_to_slash(&self, path: &[u8]) -> Option<&T> {
-        if !self.slashless {
+        if !self.without_slash {
             return None;
         }
-        let mut slashless = None;
-        self.paths.walk(path, |named, rest| {
+        let mut without_slash = None;
+        self.paths.walk(path, |entries, rest| {
             if rest.is_empty() {
-                slashless = named.slashless;
+                without_slash = entries.without_slash;
             }
         });
-        self.found.get(slashless?)
+        self.values.get(without_slash?)
     }
 
-    fn index(&self, path: &[u8]) -> Option<usize> {
+    fn find_index(&self, path: &[u8]) -> Option<usize> {
         let (mut exact, mut prefix, mut candidates) = (None, None, None);
-        self.paths.walk(path, |named, rest| {
+        self.paths.walk(path, |entries, rest| {
             if rest.is_empty() {
-                exact = named.exact;
+                exact = entries.exact;
             }
-            prefix = named.prefix.or(prefix);
-            candidates = named.candidates.as_deref().or(candidates);
+            prefix = entries.prefix.or(prefix);
+            candidates = entries.candidates.as_deref().or(candidates);
         });
         if exact.is_some() {
             return exact;
@@ -265,19 +265,19 @@ impl<T> Locations<T> {
                 return Some(*index);
             }
         }
-        prefix.map(|prefix| prefix.found)
+        prefix.map(|prefix| prefix.index)
     }
 
     /// Adds to the expressions that begin somewhere those that begin before, all in the file's order.
-    fn note_candidates(&mut self) {
+    fn add_candidates(&mut self) {
         let mut all: Vec<(Box<[u8]>, Vec<usize>)> = Vec::new();
-        self.paths.each(&mut |path, named: &PathEntries| {
-            if named.begin_here.is_empty() {
+        self.paths.each(&mut |path, entries: &PathEntries| {
+            if entries.expressions_here.is_empty() {
                 return;
             }
             let mut candidates = Vec::new();
-            self.paths.walk(path, |named, _| {
-                candidates.extend_from_slice(&named.begin_here)
+            self.paths.walk(path, |entries, _| {
+                candidates.extend_from_slice(&entries.expressions_here)
             });
             candidates.sort_unstable();
             all.push((path.into(), candidates));
@@ -288,24 +288,24 @@ impl<T> Locations<T> {
     }
 
     /// Remembers every path that a location names with one more slash, and that no location names itself.
-    fn note_slashless(&mut self) {
-        let mut slashless: Vec<(Box<[u8]>, usize)> = Vec::new();
-        self.paths.each(&mut |path, named: &PathEntries| {
+    fn add_slash_redirects(&mut self) {
+        let mut without_slash: Vec<(Box<[u8]>, usize)> = Vec::new();
+        self.paths.each(&mut |path, entries: &PathEntries| {
             // A path both exact and a prefix is taken from the exact one, as it would be found.
-            let found = named
+            let index = entries
                 .exact
-                .or_else(|| named.prefix.map(|prefix| prefix.found));
-            if let (Some(found), Some(path)) = (found, path.strip_suffix(b"/"))
+                .or_else(|| entries.prefix.map(|prefix| prefix.index));
+            if let (Some(index), Some(path)) = (index, path.strip_suffix(b"/"))
                 && !path.is_empty()
             {
-                slashless.push((path.into(), found));
+                without_slash.push((path.into(), index));
             }
         });
-        for (path, found) in slashless {
-            let named = self.paths.entry(&path);
-            if named.exact.is_none() && named.prefix.is_none() {
-                named.slashless = Some(found);
-                self.slashless = true;
+        for (path, index) in without_slash {
+            let entries = self.paths.entry(&path);
+            if entries.exact.is_none() && entries.prefix.is_none() {
+                entries.without_slash = Some(index);
+                self.without_slash = true;
             }
         }
     }
@@ -346,12 +346,12 @@ mod tests {
             for path in &paths {
                 trie.entry(path.as_bytes()).clone_from(path);
             }
-            let mut found = BTreeSet::new();
+            let mut index = BTreeSet::new();
             trie.each(&mut |path, value| {
                 assert_eq!(path, value.as_bytes());
-                found.insert(value.clone());
+                index.insert(value.clone());
             });
-            prop_assert_eq!(found, paths);
+            prop_assert_eq!(index, paths);
         }
     }
 }
@@ -380,8 +380,8 @@ mod expression_tests {
             ("^", ""),
             ("", ""),
         ] {
-            let found = beginning(&Regex::new(expression).unwrap());
-            assert_eq!(String::from_utf8_lossy(&found), expected, "{expression}");
+            let index = required_prefix(&Regex::new(expression).unwrap());
+            assert_eq!(String::from_utf8_lossy(&index), expected, "{expression}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! `server_name`: exact, `*.suffix`, `prefix.*`, expression, default.
 //!
-//! Wildcards are kept in maps and asked once for every dot of the host, so a thousand names cost what one costs.
+//! Wildcards are kept in maps and looked up once for every dot of the host, so a thousand names cost what one costs.
 
 mod location;
 
@@ -92,7 +92,7 @@ pub struct Hosts {
 #[derive(Debug, Default)]
 struct Wildcards {
     servers: HashMap<Box<[u8]>, usize>,
-    /// The longest there is. Nothing longer is looked for, or a host of ten thousand dots would be hashed as often.
+    /// The longest one's length. Nothing longer is looked up, or a host of ten thousand dots would be hashed as often.
     longest: usize,
 }
 

@@ -8,7 +8,7 @@ use crate::limits::tests::support::{admit, conf, plan, record, req_rule, req_zon
 use crate::limits::tests::{ask, refusal};
 use crate::limits::{Limits, ShadowDifferences};
 
-fn by_answer(zone: usize, burst: u32) -> ReqRule {
+fn by_response(zone: usize, burst: u32) -> ReqRule {
     ReqRule {
         weight: CostSource::ResponseBytes,
         ..req_rule(zone, burst)
@@ -41,9 +41,9 @@ async fn weighs(limits: &Limits, now: u64, bytes: u64) {
 
 /// A thousand bytes a second, two thousand ahead, and one that is always free.
 #[tokio::test]
-async fn whoever_took_too_much_pays_for_it_afterwards() {
+async fn a_key_that_took_too_much_pays_for_it_afterwards() {
     let plan = plan(vec![req_zone("bytes", 1_000_000)], vec![]);
-    let (limits, _) = compile(plan, &[by_answer(0, 2_000)], &[]);
+    let (limits, _) = compile(plan, &[by_response(0, 2_000)], &[]);
     weighs(&limits, 0, 1_500).await;
     // Not in debt: one more is let in, whatever it will be.
     weighs(&limits, 0, 10_501).await;
@@ -59,7 +59,7 @@ async fn whoever_took_too_much_pays_for_it_afterwards() {
 #[tokio::test]
 async fn what_went_through_costs_nothing_until_it_is_settled() {
     let plan = plan(vec![req_zone("bytes", 1_000)], vec![]);
-    let (limits, _) = compile(plan, &[by_answer(0, 0)], &[]);
+    let (limits, _) = compile(plan, &[by_response(0, 0)], &[]);
     for _ in 0..10 {
         weighs(&limits, 0, 0).await;
     }
@@ -101,7 +101,7 @@ fn a_laxer_shadow_is_noticed_too() {
 #[tokio::test]
 async fn a_shadow_is_paid_by_what_it_would_have_let_in() {
     let plan = plan(vec![req_zone("bytes", 1_000_000)], vec![]);
-    let (limits, zones) = compile(plan, &[], &[by_answer(0, 0)]);
+    let (limits, zones) = compile(plan, &[], &[by_response(0, 0)]);
     weighs(&limits, 0, 5_000).await;
     // This one the shadow would have refused: it owes nothing for it.
     weighs(&limits, 1_000, 90_000).await;

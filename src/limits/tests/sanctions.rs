@@ -1,4 +1,4 @@
-//! Rules that let the excess wait, or keep out whoever went over.
+//! Rules that let the excess wait, or give penalties.
 
 use std::time::Duration;
 

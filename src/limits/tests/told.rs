@@ -1,4 +1,4 @@
-//! What clients are told: when to come back, what is left, and by which policies.
+//! Header fields for clients: when to come back, what is left, and by which policies.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::prelude::*;
@@ -159,7 +159,7 @@ fn telling(plan: &Plan, req: &[ReqRule], conn: &[ConnRule], form: HeaderForm) ->
 }
 
 #[tokio::test]
-async fn who_is_let_in_is_told_what_is_left() {
+async fn admitted_requests_get_what_is_left() {
     let window = AlgorithmParams::FixedWindow {
         limit: 5,
         window: Duration::from_secs(60),
@@ -183,7 +183,7 @@ async fn who_is_let_in_is_told_what_is_left() {
 }
 
 #[tokio::test]
-async fn a_backend_that_limits_too_is_heard_beside_weir() {
+async fn fields_of_a_backend_stay_beside_weirs() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let ietf = telling(&plan, &[req_rule(0, 4)], &[], HeaderForm::Ietf);
     let sent = [
@@ -234,7 +234,7 @@ async fn of_several_policies_legacy_fields_tell_of_the_tightest() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_of_what_does_not_hold() {
+async fn policies_that_do_not_hold_are_not_named() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let silent = limits(&plan, &[req_rule(0, 4)], &[]);
     assert!(told_of(&silent, "127.0.0.1", 0, &[]).await.is_empty());
@@ -290,7 +290,7 @@ fn ruled(kind: u8, burst: u32, milli: u64, most: u64) -> (AlgorithmParams, ReqRu
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// A client that comes back when it was told to passes if nobody came before it, and would not have passed earlier.
+    /// A client that comes back at `Retry-After` passes if no request came before it, and would not have passed earlier.
     #[test]
     fn retry_after_is_true(
         kinds in prop::collection::vec((0..8u8, 0..8u32, 200..4_000u64, 0..6_000u64), 1..4),

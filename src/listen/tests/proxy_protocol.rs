@@ -8,11 +8,14 @@ use tokio::net::UnixStream;
 
 use super::*;
 
-fn says(header: &[u8]) -> Result<Option<(String, String)>, ProxyHeaderError> {
+fn parsed_ends(header: &[u8]) -> Result<Option<(String, String)>, ProxyHeaderError> {
     match parse(header)? {
-        ParseOutcome::Whole { length, says } => {
+        ParseOutcome::Whole {
+            length,
+            header: proxy_header,
+        } => {
             assert_eq!(length, header.len(), "{header:?}");
-            Ok(says.map(|it| (it.from.to_string(), it.to.to_string())))
+            Ok(proxy_header.map(|it| (it.from.to_string(), it.to.to_string())))
         }
         ParseOutcome::Part { wanted } => panic!("{header:?} is a part of {wanted} bytes"),
     }
@@ -32,26 +35,29 @@ const ENDS4: &[u8] = &[192, 0, 2, 7, 198, 51, 100, 1, 0xdc, 0x04, 0x01, 0xbb];
 fn both_versions_name_both_ends() {
     let ends = |from: &str, to: &str| Ok(Some((from.to_owned(), to.to_owned())));
     assert_eq!(
-        says(b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 443\r\n"),
+        parsed_ends(b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 443\r\n"),
         ends("192.0.2.7:56324", "198.51.100.1:443")
     );
     assert_eq!(
-        says(b"PROXY TCP6 2001:db8::7 ::1 56324 443\r\n"),
+        parsed_ends(b"PROXY TCP6 2001:db8::7 ::1 56324 443\r\n"),
         ends("[2001:db8::7]:56324", "[::1]:443")
     );
     assert_eq!(
-        says(&v2(0x21, 0x11, ENDS4)),
+        parsed_ends(&v2(0x21, 0x11, ENDS4)),
         ends("192.0.2.7:56324", "198.51.100.1:443")
     );
     let mut ends6 = [0; 36];
     (ends6[0], ends6[1], ends6[15], ends6[31]) = (0x20, 0x01, 7, 1);
     (ends6[33], ends6[35]) = (1, 2);
     assert_eq!(
-        says(&v2(0x21, 0x21, &ends6)),
+        parsed_ends(&v2(0x21, 0x21, &ends6)),
         ends("[2001::7]:1", "[::1]:2")
     );
     let with_tlvs = v2(0x21, 0x11, &[ENDS4, b"\x02\0\x04a.test"].concat());
-    let Ok(ParseOutcome::Whole { says: Some(it), .. }) = parse(&with_tlvs) else {
+    let Ok(ParseOutcome::Whole {
+        header: Some(it), ..
+    }) = parse(&with_tlvs)
+    else {
         panic!("a header with more in it")
     };
     assert_eq!(&*it.tlvs, b"\x02\0\x04a.test");
@@ -59,16 +65,16 @@ fn both_versions_name_both_ends() {
 
 #[test]
 fn a_proxy_may_speak_for_itself() {
-    assert_eq!(says(b"PROXY UNKNOWN\r\n"), Ok(None));
+    assert_eq!(parsed_ends(b"PROXY UNKNOWN\r\n"), Ok(None));
     assert_eq!(
-        says(b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n"),
+        parsed_ends(b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n"),
         Ok(None)
     );
-    assert_eq!(says(&v2(0x20, 0x00, b"")), Ok(None));
-    assert_eq!(says(&v2(0x20, 0x11, ENDS4)), Ok(None));
-    assert_eq!(says(&v2(0x21, 0x00, b"")), Ok(None));
-    assert_eq!(says(&v2(0x21, 0x12, ENDS4)), Ok(None), "UDP");
-    assert_eq!(says(&v2(0x21, 0x31, &[0; 216])), Ok(None), "unix");
+    assert_eq!(parsed_ends(&v2(0x20, 0x00, b"")), Ok(None));
+    assert_eq!(parsed_ends(&v2(0x20, 0x11, ENDS4)), Ok(None));
+    assert_eq!(parsed_ends(&v2(0x21, 0x00, b"")), Ok(None));
+    assert_eq!(parsed_ends(&v2(0x21, 0x12, ENDS4)), Ok(None), "UDP");
+    assert_eq!(parsed_ends(&v2(0x21, 0x31, &[0; 216])), Ok(None), "unix");
 }
 
 #[test]
@@ -204,10 +210,14 @@ async fn not_a_byte_behind_the_header_is_taken() {
         for size in [1, 7, 1000] {
             let sent = [&header[..], b"\nGET / HTTP/1.1\r\n\r\n"].concat();
             let (read, left) = read_in_pieces(sent, size).await;
-            let Ok(ParseOutcome::Whole { says, .. }) = parse(&header) else {
+            let Ok(ParseOutcome::Whole {
+                header: proxy_header,
+                ..
+            }) = parse(&header)
+            else {
                 panic!("{}", header.escape_ascii())
             };
-            assert_eq!(read.unwrap(), says);
+            assert_eq!(read.unwrap(), proxy_header);
             assert_eq!(
                 left,
                 b"\nGET / HTTP/1.1\r\n\r\n",
