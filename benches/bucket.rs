@@ -63,9 +63,9 @@ const PLENTY: Rate = Rate::per_second(Rate::MAX_PER_SECOND * 1000);
 const CLIENTS: u32 = 10_000;
 
 fn arithmetic(criterion: &mut Criterion) {
-    let bucket = BUCKET.fresh(Millis(1_000));
+    let bucket = BUCKET.new_state(Millis(1_000));
     criterion.bench_function("the arithmetic alone", |bencher| {
-        bencher.iter(|| BUCKET.ask(black_box(&bucket), black_box(Millis(1_234)), Cost::ONE));
+        bencher.iter(|| BUCKET.peek(black_box(&bucket), black_box(Millis(1_234)), Cost::ONE));
     });
 }
 

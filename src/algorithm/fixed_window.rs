@@ -1,8 +1,8 @@
-//! So many requests in a window, and windows follow each other: a counter that starts over.
+//! The fixed window: a counter that starts again with every window.
 //!
-//! Windows are counted from when the clock began, the same for all keys. Cheap and easy to explain, and its flaw is
-//! known: around the edge of two windows, twice the limit passes in no time. Only what was charged after the fact
-//! can stand above the limit; that is owed to the windows that follow.
+//! Windows are counted from the start of the clock, the same for all keys. Cheap and easy to explain, with a known flaw:
+//! around the edge of two windows, twice the limit passes at once. Only costs that are known afterwards can take a key above
+//! the limit; those are owed to the windows that follow.
 
 #[cfg(test)]
 #[path = "tests/fixed_window.rs"]
@@ -10,69 +10,51 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{Algorithm, AlgorithmInfo};
-use super::quantities::{Cost, Delay, Excess, KeyStatus, Spent, Verdict};
-use super::script::ScriptArgs;
-use super::time::{KeyTime, millis, window_start};
+use super::core::{Algorithm, AlgorithmInfo, ScriptArgs, window_quota};
+use super::quantities::{
+    Cost, Excess, KeyStatus, Spent, Verdict, millis, plus, window_at, window_start,
+};
 use crate::clock::Millis;
 
-/// The numbers a key is held to.
+/// The numbers of a fixed window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FixedWindow {
-    /// How many in a window.
+    /// How many requests may come in a window.
     pub limit: Excess,
-    /// How long it is.
+    /// The length of a window.
     pub window: Duration,
 }
 
-/// What is remembered of one key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowCount {
-    /// When the window began.
+    /// When the window started.
     start: Millis,
-    /// How much of its limit is gone.
+    /// How much of its limit is used.
     used: Excess,
 }
 
 impl FixedWindow {
-    pub(super) fn for_rule(limit: u32, window: Duration, _: Excess, _: Delay) -> Self {
-        Self {
-            limit: Excess::requests(limit),
-            window,
-        }
-    }
-
-    fn millis(&self) -> u64 {
-        millis(self.window)
-    }
-
-    /// The key in the window of now.
+    /// The state in the window of now.
     fn at(&self, window: &WindowCount, now: Millis) -> WindowCount {
-        let length = self.millis();
-        let moment = KeyTime::of(window.start, now);
-        let start = window_start(moment.now, length);
-        let passed = start.0.saturating_sub(moment.taken(window.start).0) / length;
+        let (start, passed, _) = window_at(window.start, now, millis(self.window));
+        let forgotten = passed.saturating_mul(self.limit.0);
         WindowCount {
             start,
-            // Nothing, unless more than the limit was owed.
-            used: Excess(
-                window
-                    .used
-                    .0
-                    .saturating_sub(passed.saturating_mul(self.limit.0)),
-            ),
+            // Zero, unless more than the limit was used.
+            used: Excess(window.used.0.saturating_sub(forgotten)),
         }
     }
 
-    /// When so much of what is used has been made up for.
+    /// The number of windows that free this much.
+    fn windows(&self, surplus: u64) -> u64 {
+        surplus.div_ceil(self.limit.0.max(1))
+    }
+
+    /// When this much of what is used is free again.
     fn freed_at(&self, window: &WindowCount, surplus: u64) -> Millis {
-        let windows = surplus.div_ceil(self.limit.0.max(1));
-        Millis(
-            window
-                .start
-                .0
-                .saturating_add(windows.saturating_mul(self.millis())),
-        )
+        let windows = self.windows(surplus);
+        plus(window.start, windows.saturating_mul(millis(self.window)))
     }
 }
 
@@ -80,31 +62,28 @@ impl Algorithm for FixedWindow {
     const INFO: AlgorithmInfo =
         AlgorithmInfo::windowed("fixed_window", include_str!("lua/fixed_window.lua"));
 
+    window_quota!();
+
     type State = WindowCount;
 
-    fn fresh(&self, now: Millis) -> WindowCount {
+    fn new_state(&self, now: Millis) -> WindowCount {
         WindowCount {
-            start: window_start(now, self.millis()),
+            start: window_start(now, millis(self.window)),
             used: Excess(0),
         }
     }
 
-    fn ask(&self, window: &WindowCount, now: Millis, cost: Cost) -> Verdict {
+    fn peek(&self, window: &WindowCount, now: Millis, cost: Cost) -> Verdict {
         let window = self.at(window, now);
         let with_this = window.used.0.saturating_add(cost.0);
         let surplus = with_this.saturating_sub(self.limit.0);
-        if surplus > 0 {
-            let freed = self.freed_at(&window, surplus);
-            return Verdict::Refuse {
-                excess: Excess(surplus),
-                retry_after: (cost.0 <= self.limit.0).then(|| freed.since(now)),
-            };
-        }
-        Verdict::Pass { excess: Excess(0) }
+        Verdict::for_surplus(surplus, || {
+            (cost.0 <= self.limit.0).then(|| self.freed_at(&window, surplus).since(now))
+        })
     }
 
     fn refund(&self, window: &mut WindowCount, now: Millis, cost: Cost, _: Spent) {
-        // Of an earlier window there is nothing left to give back.
+        // Of an earlier window there is nothing to give back.
         if self.at(window, now).start == window.start {
             window.used.0 = window.used.0.saturating_sub(cost.0);
         }
@@ -141,14 +120,6 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    fn quota(&self) -> u64 {
-        self.limit.0 / Excess::ONE.0
-    }
-
-    fn period(&self) -> Duration {
-        self.window
-    }
-
     fn slower(self, other: Self) -> Self {
         Self {
             limit: self.limit.min(other.limit),
@@ -160,10 +131,8 @@ impl Algorithm for FixedWindow {
         ScriptArgs::windowed("fixed_window", cost, self.limit, self.window, 0)
     }
 
-    fn later(&self, excess: Excess, more: Cost) -> Option<Duration> {
-        // `excess` is what has to be made up for, a limit with each window.
-        let windows = |surplus: u64| surplus.div_ceil(self.limit.0.max(1));
-        let all = windows(excess.0.saturating_add(more.0)) - windows(excess.0);
+    fn added_wait(&self, excess: Excess, more: Cost) -> Option<Duration> {
+        let all = self.windows(excess.0.saturating_add(more.0)) - self.windows(excess.0);
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         Some(self.window.saturating_mul(all))
     }

@@ -1,8 +1,8 @@
 //! The generic cell rate algorithm, in redis-cell's arithmetic.
 //!
-//! One moment says it all: when the last request would have come if all had come exactly at the rate (`tat`, the
-//! theoretical arrival time). A request moves it on by what it costs; who would move it farther ahead of now than
-//! the tolerance is refused. Times are whole nanoseconds as in redis-cell, so 3 a second are 333 333 333 ns apart.
+//! The state is one moment: when the last request would have come if all had come exactly at the rate (`tat`, the
+//! theoretical arrival time). A request moves it on by its cost, and is refused if it would move it farther ahead of now than
+//! the tolerance. Times are whole nanoseconds as in redis-cell, so 3 per second are 333 333 333 ns apart.
 
 #[cfg(test)]
 #[path = "tests/gcra.rs"]
@@ -10,50 +10,44 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{Algorithm, AlgorithmInfo};
-use super::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
-use super::script::{ExcessScale, LARGEST, ScriptArgs};
-use super::time::{KeyTime, Nanos};
+use super::core::{Algorithm, AlgorithmInfo, ExcessScale, MAX_EXACT, ScriptArgs};
+use super::quantities::{Cost, Excess, KeyStatus, KeyTime, Nanos, Rate, Spent, Verdict};
 use crate::clock::Millis;
 
-/// The numbers a key is held to.
+/// The numbers of the generic cell rate algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gcra {
-    /// Between two requests exactly at the rate.
+    /// The time between two requests exactly at the rate.
     interval: Nanos,
-    /// How far ahead of now the theoretical arrival time may be: the burst, and the one that is within the rate.
+    /// How far ahead of now the theoretical arrival time may be: the burst, and the one request that is within the rate.
     tolerance: Nanos,
 }
 
-/// What is remembered of one key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TheoreticalArrival {
     /// The theoretical arrival time.
     tat: Nanos,
-    /// When it was last moved.
+    /// When it was last moved on.
     last: Millis,
 }
 
 impl Gcra {
-    /// So many requests in a time, and so many more than that at once.
+    /// At this rate, with this burst.
     #[must_use]
     pub fn new(rate: Rate, burst: Excess) -> Self {
-        let interval = Nanos::of(Cost::ONE, rate);
+        let interval = Nanos::for_cost(Cost::ONE, rate);
         Self {
             interval,
             tolerance: interval.times(Cost(burst.0.saturating_add(Cost::ONE.0))),
         }
     }
 
-    pub(super) fn for_rule(rate: Rate, burst: Excess, _: Delay) -> Self {
-        Self::new(rate, burst)
-    }
-
     /// The key's arrival time as of now, never before it.
     fn at(&self, arrival: &TheoreticalArrival, now: Millis) -> (Nanos, KeyTime) {
-        let moment = KeyTime::of(arrival.last, now);
-        let tat = arrival.tat.before(Nanos::at(Millis(moment.back)));
-        (tat.max(Nanos::at(moment.now)), moment)
+        let time = KeyTime::new(arrival.last, now);
+        let tat = arrival.tat.minus(Nanos::at(Millis(time.set_back)));
+        (tat.max(Nanos::at(time.now)), time)
     }
 
     fn excess(&self, ahead: Nanos) -> Excess {
@@ -70,24 +64,24 @@ impl Algorithm for Gcra {
 
     type State = TheoreticalArrival;
 
-    fn fresh(&self, now: Millis) -> TheoreticalArrival {
+    fn new_state(&self, now: Millis) -> TheoreticalArrival {
         TheoreticalArrival {
             tat: Nanos::at(now),
             last: now,
         }
     }
 
-    fn ask(&self, arrival: &TheoreticalArrival, now: Millis, cost: Cost) -> Verdict {
-        let (tat, moment) = self.at(arrival, now);
+    fn peek(&self, arrival: &TheoreticalArrival, now: Millis, cost: Cost) -> Verdict {
+        let (tat, time) = self.at(arrival, now);
         let increment = self.interval.times(cost);
-        let ahead = tat.after(increment).before(Nanos::at(moment.now));
+        let ahead = tat.plus(increment).minus(Nanos::at(time.now));
         let excess = self.excess(ahead);
         if ahead > self.tolerance {
-            // What is said of when to come back holds for the clock that is asked, not for the key's.
+            // The time to retry is counted from the clock's time, not from the key's.
             let until = tat
-                .after(increment)
-                .before(self.tolerance)
-                .before(Nanos::at(now));
+                .plus(increment)
+                .minus(self.tolerance)
+                .minus(Nanos::at(now));
             return Verdict::Refuse {
                 excess,
                 retry_after: (increment <= self.tolerance).then(|| until.to_millis()),
@@ -97,35 +91,35 @@ impl Algorithm for Gcra {
     }
 
     fn refund(&self, arrival: &mut TheoreticalArrival, _: Millis, cost: Cost, _: Spent) {
-        arrival.tat = arrival.tat.before(self.interval.times(cost));
+        arrival.tat = arrival.tat.minus(self.interval.times(cost));
     }
 
     fn debit(&self, arrival: &mut TheoreticalArrival, now: Millis, cost: Cost) {
-        let (tat, moment) = self.at(arrival, now);
+        let (tat, time) = self.at(arrival, now);
         *arrival = TheoreticalArrival {
-            tat: tat.after(self.interval.times(cost)),
-            last: moment.now,
+            tat: tat.plus(self.interval.times(cost)),
+            last: time.now,
         };
     }
 
     fn count_refused(&self, arrival: &mut TheoreticalArrival, now: Millis, cost: Cost) {
-        let (tat, moment) = self.at(arrival, now);
-        let full = Nanos::at(moment.now).after(self.tolerance);
+        let (tat, time) = self.at(arrival, now);
+        let full = Nanos::at(time.now).plus(self.tolerance);
         *arrival = TheoreticalArrival {
-            tat: tat.after(self.interval.times(cost)).min(full).max(tat),
-            last: moment.now,
+            tat: tat.plus(self.interval.times(cost)).min(full).max(tat),
+            last: time.now,
         };
     }
 
     fn drained_at(&self, arrival: &TheoreticalArrival) -> Millis {
-        arrival.tat.passed_at()
+        arrival.tat.to_moment()
     }
 
     fn key_status(&self, arrival: &TheoreticalArrival, now: Millis) -> KeyStatus {
-        let (tat, moment) = self.at(arrival, now);
-        let ahead = tat.before(Nanos::at(moment.now));
-        let free = self.tolerance.before(ahead);
-        let next = ahead.after(self.interval).before(self.tolerance);
+        let (tat, time) = self.at(arrival, now);
+        let ahead = tat.minus(Nanos::at(time.now));
+        let free = self.tolerance.minus(ahead);
+        let next = ahead.plus(self.interval).minus(self.tolerance);
         KeyStatus {
             excess: self.excess(ahead),
             limit: self.quota(),
@@ -156,12 +150,12 @@ impl Algorithm for Gcra {
             "gcra",
             self.interval.times(cost).0,
             [self.interval.0, self.tolerance.0, 0],
-            LARGEST,
+            MAX_EXACT,
             ExcessScale::Nanos(self.interval.0),
         )
     }
 
-    fn later(&self, _: Excess, more: Cost) -> Option<Duration> {
+    fn added_wait(&self, _: Excess, more: Cost) -> Option<Duration> {
         Some(Duration::from_nanos(self.interval.times(more).0))
     }
 }

@@ -1,11 +1,10 @@
 //! The leaky bucket, by nginx's rules and without its rounding.
 //!
-//! The rules are nginx's to the letter: what is compared with what, what a refusal leaves alone, what happens when
-//! time goes backwards. Two things are said differently. nginx remembers the excess, which is what stands in the
-//! bucket less the one request that is within the rate: of the first request it remembers nothing. We remember all
-//! that stands in it, so that a first request may weigh more or less than one, and a charge can be taken back
-//! without a trace. And nginx counts in thousandths of a request and loses a fraction with every one it lets
-//! pass; [`Rate`] and [`Excess`] are exact, so a rate of one a minute is one a minute.
+//! The rules are nginx's to the letter: what is compared with what, what a refusal leaves unchanged, what happens when the
+//! clock goes backwards. Two numbers differ. nginx stores the excess, which is the level without the one request that is
+//! within the rate: of a first request it stores nothing. We store the whole level, so that a first request may cost more
+//! or less than one, and a charge can be taken back without a trace. And nginx counts in thousandths of a request and loses
+//! a fraction with every one that passes; [`Rate`] and [`Excess`] are exact, so a rate of one per minute is one per minute.
 
 #[cfg(test)]
 #[path = "tests/leaky_bucket/mod.rs"]
@@ -13,20 +12,18 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{self, Algorithm, AlgorithmInfo};
-use super::level::{self, Level, Meter};
-use super::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
-use super::script::ScriptArgs;
+use super::core::{self, Algorithm, AlgorithmInfo, ScriptArgs, filled_level, level_state};
+use super::quantities::{Cost, Delay, Excess, KeyStatus, Level, Meter, Rate, Spent, Verdict};
 use crate::clock::Millis;
 
-/// The numbers a key is held to.
+/// The numbers of a leaky bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeakyBucket {
-    /// How fast its bucket drains.
+    /// How fast it drains.
     pub rate: Rate,
-    /// How far it may go above its rate.
+    /// How far a key may go above its rate.
     pub burst: Excess,
-    /// Which of the excess waits.
+    /// Which excess requests are delayed.
     pub delay: Delay,
 }
 
@@ -37,53 +34,18 @@ impl Algorithm for LeakyBucket {
         ..AlgorithmInfo::new("leaky_bucket", include_str!("lua/leaky_bucket.lua"))
     };
 
-    type State = Level;
+    level_state!();
+    filled_level!();
 
-    fn fresh(&self, now: Millis) -> Level {
-        Level::empty(now)
-    }
-
-    fn ask(&self, bucket: &Level, now: Millis, cost: Cost) -> Verdict {
+    fn peek(&self, bucket: &Level, now: Millis, cost: Cost) -> Verdict {
         self.decide(*bucket, now, cost).0
     }
 
     #[inline]
     fn charge(&self, bucket: &mut Level, now: Millis, cost: Cost) -> (Verdict, Spent) {
-        let (outcome, after) = self.decide(*bucket, now, cost);
+        let (verdict, after) = self.decide(*bucket, now, cost);
         *bucket = after;
-        (outcome, Spent::default())
-    }
-
-    fn refund(&self, bucket: &mut Level, _: Millis, cost: Cost, _: Spent) {
-        *bucket = bucket.without(cost);
-    }
-
-    fn debit(&self, bucket: &mut Level, now: Millis, cost: Cost) {
-        *bucket = bucket.with(now, cost, self.rate);
-    }
-
-    fn count_refused(&self, bucket: &mut Level, now: Millis, cost: Cost) {
-        *bucket = self.meter().filled(*bucket, now, cost);
-    }
-
-    fn drained_at(&self, bucket: &Level) -> Millis {
-        bucket.falls_to(Excess(0), self.rate)
-    }
-
-    fn key_status(&self, bucket: &Level, now: Millis) -> KeyStatus {
-        self.meter().key_status(*bucket, now)
-    }
-
-    fn quota(&self) -> u64 {
-        self.meter().quota()
-    }
-
-    fn period(&self) -> Duration {
-        self.meter().period()
-    }
-
-    fn slower(self, other: Self) -> Self {
-        if other.rate < self.rate { other } else { self }
+        (verdict, Spent::default())
     }
 
     fn script_args(&self, cost: Cost) -> ScriptArgs {
@@ -91,18 +53,18 @@ impl Algorithm for LeakyBucket {
         ScriptArgs::levelled("leaky_bucket", cost, self.rate, self.burst.0, threshold)
     }
 
-    fn queued(&self, queue: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
-        core::queued(self, queue, now, cost)
+    fn queue_turn(&self, queue: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
+        core::queue_turn(self, queue, now, cost)
     }
 
-    fn later(&self, _: Excess, more: Cost) -> Option<Duration> {
-        Some(level::drained_in(more, self.rate))
+    fn added_wait(&self, _: Excess, more: Cost) -> Option<Duration> {
+        Some(self.rate.drain_time(more))
     }
 
-    fn wait_in_burst(&self) -> Duration {
+    fn burst_wait(&self) -> Duration {
         self.threshold().map_or(Duration::ZERO, |threshold| {
             let above = self.burst.0.saturating_sub(threshold.0);
-            Duration::from_millis(above / level::units(self.rate))
+            Duration::from_millis(above / self.rate.divisor())
         })
     }
 
@@ -114,11 +76,7 @@ impl Algorithm for LeakyBucket {
 }
 
 impl LeakyBucket {
-    pub(super) fn for_rule(rate: Rate, burst: Excess, delay: Delay) -> Self {
-        Self { rate, burst, delay }
-    }
-
-    /// The excess beyond which requests wait; `None` where none does.
+    /// The excess beyond which requests are delayed; `None` where none is.
     fn threshold(&self) -> Option<Excess> {
         match self.delay {
             Delay::After(threshold) => Some(threshold),
@@ -126,12 +84,10 @@ impl LeakyBucket {
         }
     }
 
-    /// Decides about one request, and gives the bucket as it is with that request in it.
-    ///
-    /// A refused request changes nothing: the bucket given back is the one that came in.
+    /// The verdict on a request, and the level with that request. A refused request leaves the level unchanged.
     #[inline]
     fn decide(&self, bucket: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
-        let after = bucket.with(now, cost, self.rate);
+        let after = bucket.charged(now, cost, self.rate);
         let excess = after.excess();
         if excess > self.burst {
             let refuse = Verdict::Refuse {
@@ -140,21 +96,15 @@ impl LeakyBucket {
             };
             return (refuse, bucket);
         }
-        (self.accept(excess), after)
-    }
-
-    fn accept(&self, excess: Excess) -> Verdict {
-        let Some(threshold) = self.threshold() else {
-            return Verdict::Pass { excess };
+        let verdict = match self.threshold() {
+            // Whole milliseconds, rounded down as in nginx.
+            Some(threshold) => {
+                let above = excess.0.saturating_sub(threshold.0);
+                Verdict::for_wait(excess, above / self.rate.divisor())
+            }
+            None => Verdict::Pass { excess },
         };
-        // Whole milliseconds, the rest cut off as nginx does: less than one is no delay.
-        match excess.0.saturating_sub(threshold.0) / level::units(self.rate) {
-            0 => Verdict::Pass { excess },
-            millis => Verdict::Delay {
-                excess,
-                wait: Duration::from_millis(millis),
-            },
-        }
+        (verdict, after)
     }
 
     /// All that fits: the burst, and the one request that is within the rate. A burst of 5 admits 6 at once.

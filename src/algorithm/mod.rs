@@ -1,25 +1,25 @@
 //! The algorithms of limits, one file each: pure functions from a state, the time and a cost to a verdict.
 //!
-//! An algorithm is the numbers a key is held to: its [`Algorithm`] functions take what is remembered of a key and the
-//! time, and nothing else. So the live path, replay and the tests run the same code, and a zone is typed by its
-//! algorithm: it cannot be given the state of another. `for_each_algorithm!` lists all of them; [`AlgorithmParams`],
-//! [`LimitSpec`] and the keys of a zone are enums made from the list.
+//! An algorithm is a type with the numbers that limit a key: its [`Algorithm`] functions take the state of a key and the
+//! time, and nothing else. So requests, replay and tests run the same code, and the states of a zone have the type of its
+//! algorithm. `for_each_algorithm!` lists all of them; [`AlgorithmParams`], [`LimitSpec`] and the keys of a zone are enums
+//! made from the list.
+//!
+//! A new algorithm takes four files: its own, its script in `lua/`, its lines in this one, and its section in
+//! `docs/algorithms.md`.
 
 mod core;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
-mod level;
 mod paced;
 mod quantities;
-mod script;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
 #[cfg(test)]
 #[path = "tests/testing.rs"]
 mod testing;
-mod time;
 mod token_bucket;
 
 use std::fmt;
@@ -27,44 +27,51 @@ use std::time::Duration;
 
 use crate::clock::Millis;
 
-pub use self::core::{Algorithm, AlgorithmInfo, BurstMeaning};
+pub use self::core::{Algorithm, AlgorithmInfo, BurstMeaning, ExcessScale, ScriptArgs};
 pub use self::fixed_window::FixedWindow;
 pub use self::gcra::Gcra;
 pub use self::leaky_bucket::LeakyBucket;
-pub use self::level::Level;
 pub use self::paced::Paced;
-pub use self::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict, VerdictKind};
-pub use self::script::{ExcessScale, ScriptArgs};
+pub use self::quantities::{
+    Cost, Delay, Excess, KeyStatus, Level, Rate, Spent, Verdict, VerdictKind,
+};
 pub use self::sliding_log::SlidingLog;
 pub use self::sliding_window::{Blocks, SlidingWindow};
 pub use self::smooth::{Bursty, Smooth, WarmUp};
 pub use self::token_bucket::TokenBucket;
 
-/// Calls a macro with all algorithms: each one's type, and the parameters of a zone that counts by it.
+/// Calls a macro with all algorithms: each one's type, the parameters of its zones, and how it is made for the `burst` and
+/// `delay` of a rule.
 ///
-/// Hints list them in this order. Of several with the same word the first one takes a zone that gives all of its
-/// parameters.
+/// Hints list them in this order. Of several with the same name, the first is taken whose parameters a zone has all.
 macro_rules! for_each_algorithm {
     ($($then:ident)::+ [$($arguments:tt)*]) => {
         $($then)::+! {
             [$($arguments)*]
-            LeakyBucket($crate::algorithm::LeakyBucket) { rate: Rate },
-            TokenBucket($crate::algorithm::TokenBucket) { rate: Rate },
-            Gcra($crate::algorithm::Gcra) { rate: Rate },
-            FixedWindow($crate::algorithm::FixedWindow) { limit: u32, window: Duration },
-            Blocks($crate::algorithm::Blocks) { limit: u32, window: Duration, precision: Duration },
-            SlidingWindow($crate::algorithm::SlidingWindow) { limit: u32, window: Duration },
-            SlidingLog($crate::algorithm::SlidingLog) { limit: u32, window: Duration },
-            Paced($crate::algorithm::Paced) { rate: Rate, max_wait: Duration },
+            LeakyBucket($crate::algorithm::LeakyBucket) { rate: Rate }
+                => |burst, delay| LeakyBucket { rate, burst, delay },
+            TokenBucket($crate::algorithm::TokenBucket) { rate: Rate }
+                => |capacity, _| TokenBucket { rate, capacity },
+            Gcra($crate::algorithm::Gcra) { rate: Rate } => |burst, _| Gcra::new(rate, burst),
+            FixedWindow($crate::algorithm::FixedWindow) { limit: u32, window: Duration }
+                => |_, _| FixedWindow { limit: Excess::requests(limit), window },
+            Blocks($crate::algorithm::Blocks) { limit: u32, window: Duration, precision: Duration }
+                => |_, _| Blocks { limit: Excess::requests(limit), window, precision },
+            SlidingWindow($crate::algorithm::SlidingWindow) { limit: u32, window: Duration }
+                => |_, _| SlidingWindow { limit: Excess::requests(limit), window },
+            SlidingLog($crate::algorithm::SlidingLog) { limit: u32, window: Duration }
+                => |_, _| SlidingLog { limit: Excess::requests(limit), window },
+            Paced($crate::algorithm::Paced) { rate: Rate, max_wait: Duration }
+                => |_, _| Paced { rate, max_wait },
             WarmUp($crate::algorithm::Smooth<$crate::algorithm::WarmUp>) {
                 rate: Rate,
                 max_wait: Duration,
                 warm_up: Duration
-            },
+            } => |_, _| Smooth::warm_up(rate, max_wait, warm_up),
             Bursty($crate::algorithm::Smooth<$crate::algorithm::Bursty>) {
                 rate: Rate,
                 max_wait: Duration
-            },
+            } => |burst, _| Smooth::bursty(rate, max_wait, burst),
         }
     };
 }
@@ -84,45 +91,45 @@ pub(crate) use match_algorithm;
 
 macro_rules! algorithm_arms {
     ([$value:expr, $kind:ident($inner:pat) => $made:ident { $act:expr }]
-        $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        $($name:ident $type:tt $params:tt => $make:expr,)*) => {
         match $value { $($kind::$name($inner) => $made::$name($act),)* }
     };
     ([$value:expr, $kind:ident($inner:pat) => $act:expr]
-        $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        $($name:ident $type:tt $params:tt => $make:expr,)*) => {
         match $value { $($kind::$name($inner) => $act,)* }
     };
     ([$value:expr, ($kind:ident($inner:pat), $other:ident($second:pat)) => $made:ident { $act:expr }, _ => $else:expr]
-        $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        $($name:ident $type:tt $params:tt => $make:expr,)*) => {
         match $value { $(($kind::$name($inner), $other::$name($second)) => $made::$name($act),)* _ => $else }
     };
     ([$value:expr, ($kind:ident($inner:pat), $other:ident($second:pat)) => $act:expr, _ => $else:expr]
-        $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+        $($name:ident $type:tt $params:tt => $make:expr,)*) => {
         match $value { $(($kind::$name($inner), $other::$name($second)) => $act,)* _ => $else }
     };
 }
 pub(crate) use algorithm_arms;
 
 macro_rules! define_algorithms {
-    ([] $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
-        /// How a zone counts, and with which numbers.
+    ([] $($name:ident($type:ty) { $($param:ident: $of:ty),* } => $make:expr,)*) => {
+        /// The algorithm of a zone, and its parameters.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum AlgorithmParams {
             $(
                 #[doc = concat!("The parameters of [`", stringify!($name), "`].")]
                 $name {
                     $(
-                        #[doc = concat!("Its `", stringify!($param), "`.")]
+                        #[doc = concat!("The zone's `", stringify!($param), "`.")]
                         $param: $of,
                     )*
                 },
             )*
         }
 
-        /// The numbers a key is held to by a rule, whichever way its zone counts.
+        /// The numbers by which a rule limits a key, of any algorithm.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum LimitSpec {
             $(
-                #[doc = concat!("Those of [`", stringify!($name), "`].")]
+                #[doc = concat!("The numbers of [`", stringify!($name), "`].")]
                 $name($type),
             )*
         }
@@ -132,12 +139,12 @@ macro_rules! define_algorithms {
             &[$((<$type>::INFO, &[$(stringify!($param)),*]),)*];
 
         impl AlgorithmParams {
-            /// The algorithm of this word with these parameters; `None` where one is missing.
+            /// The algorithm of this name with these parameters; `None` where one is missing.
             #[must_use]
-            pub fn new(word: &str, values: &ParamValues) -> Option<Self> {
+            pub fn new(name: &str, values: &ParamValues) -> Option<Self> {
                 $(
                     if let ParamValues { $($param: Some($param),)* .. } = *values
-                        && word == <$type>::INFO.name
+                        && name == <$type>::INFO.name
                     {
                         return Some(Self::$name { $($param),* });
                     }
@@ -164,12 +171,12 @@ macro_rules! define_algorithms {
         }
 
         impl LimitSpec {
-            /// What a rule with this `burst` and `delay` asks of a key in a zone that counts like this.
+            /// The numbers of a rule with this `burst` and `delay` in a zone of this algorithm.
             #[must_use]
             pub fn new(algorithm: &AlgorithmParams, burst: Excess, delay: Delay) -> Self {
                 match *algorithm {
                     $(AlgorithmParams::$name { $($param),* } => {
-                        Self::$name(<$type>::for_rule($($param,)* burst, delay))
+                        Self::$name($make(burst, delay))
                     })*
                 }
             }
@@ -201,24 +208,24 @@ pub struct ParamValues {
     pub warm_up: Option<Duration>,
 }
 
-/// The words of all algorithms for which this holds, in the order of the list.
-pub fn words(mut has: impl FnMut(&AlgorithmInfo, &[&str]) -> bool) -> Vec<&'static str> {
-    let mut words: Vec<_> = ALGORITHMS
+/// The names of all algorithms for which `has` holds, in the order of the list.
+pub fn names(mut has: impl FnMut(&AlgorithmInfo, &[&str]) -> bool) -> Vec<&'static str> {
+    let mut names: Vec<_> = ALGORITHMS
         .iter()
         .filter(|(info, params)| has(info, params))
         .map(|(info, _)| info.name)
         .collect();
-    words.dedup();
-    words
+    names.dedup();
+    names
 }
 
-/// Whether the algorithm of this word has this parameter.
+/// Whether the algorithm of this name has this parameter.
 #[must_use]
-pub fn takes(word: &str, param: &str) -> bool {
-    words(|info, params| info.name == word && params.contains(&param)) == [word]
+pub fn takes(name: &str, param: &str) -> bool {
+    names(|info, params| info.name == name && params.contains(&param)) == [name]
 }
 
-/// Parts of the script of every algorithm, in the order in which they refer to each other.
+/// Parts of every script, in the order in which they use each other.
 pub const SCRIPT_HELPERS: [&str; 3] = [
     include_str!("lua/level.lua"),
     include_str!("lua/moment.lua"),
@@ -226,47 +233,42 @@ pub const SCRIPT_HELPERS: [&str; 3] = [
 ];
 
 impl AlgorithmParams {
-    /// Its word in a configuration.
+    /// Its name in the configuration.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.info().name
     }
 
-    /// What it comes to in the long run, in requests a second.
+    /// How many requests per second pass in the long run.
     #[must_use]
     pub fn per_second(&self) -> f64 {
-        match self.values() {
-            ParamValues {
-                limit: Some(limit),
-                window: Some(window),
-                ..
-            } => f64::from(limit) / window.as_secs_f64(),
-            ParamValues { rate, .. } => {
-                let units = rate.map_or(0, Rate::units_per_milli) as f64;
-                units * 1000.0 / Excess::ONE.0 as f64
-            }
+        let ParamValues {
+            rate,
+            limit,
+            window,
+            ..
+        } = self.values();
+        if let (Some(limit), Some(window)) = (limit, window) {
+            return f64::from(limit) / window.as_secs_f64();
         }
+        let units = rate.map_or(0, Rate::units_per_milli) as f64;
+        units * 1000.0 / Excess::ONE.0 as f64
     }
 }
 
-/// What it allows, as the user wrote it.
+/// The limit, as the user wrote it.
 impl fmt::Display for AlgorithmParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.values() {
-            ParamValues {
-                rate: Some(rate), ..
-            } => rate.fmt(f),
-            ParamValues {
-                limit: Some(limit),
-                window: Some(window),
-                ..
-            } => write!(f, "{limit}r/{}", InUnits(window)),
+        let values = self.values();
+        match (values.rate, values.limit, values.window) {
+            (Some(rate), ..) => rate.fmt(f),
+            (None, Some(limit), Some(window)) => write!(f, "{limit}r/{}", InUnits(window)),
             _ => f.write_str(self.name()),
         }
     }
 }
 
-/// A time as a configuration writes it, in the largest unit that is exact.
+/// A time as the configuration writes it, in the largest unit that is exact.
 struct InUnits(Duration);
 
 impl fmt::Display for InUnits {
@@ -288,60 +290,52 @@ impl fmt::Display for InUnits {
 }
 
 impl LimitSpec {
-    /// Of two for the same zone, those that take longer to drain.
+    /// Of two for the same zone, the one by which keys take longer to drain.
     #[must_use]
     pub fn slower(self, other: Self) -> Self {
         match_algorithm!(
             (self, other), (Self(one), Self(other)) => Self { one.slower(other) },
-            // Those of another zone say nothing about this one.
             _ => self
         )
     }
 
-    /// What a key may have at one moment, in whole requests.
+    /// How much later a refused request would pass if it cost `more`, as [`Algorithm::added_wait`].
     #[must_use]
-    pub fn quota(&self) -> u64 {
-        match_algorithm!(self, Self(numbers) => numbers.quota())
-    }
-
-    /// The time in which a whole quota comes back.
-    #[must_use]
-    pub fn period(&self) -> Duration {
-        match_algorithm!(self, Self(numbers) => numbers.period())
-    }
-
-    /// The arguments of its script for a request of this cost.
-    #[must_use]
-    pub fn script_args(&self, cost: Cost) -> ScriptArgs {
-        match_algorithm!(self, Self(numbers) => numbers.script_args(cost))
-    }
-
-    /// The turn of a request that a lease lets pass, as [`Algorithm::queued`] has it.
-    #[must_use]
-    pub fn queued(&self, queue: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
-        match_algorithm!(self, Self(numbers) => numbers.queued(queue, now, cost))
-    }
-
-    /// How much later a refused request would have passed if it had cost `more`, as [`Algorithm::later`] has it.
-    #[must_use]
-    pub fn later(&self, excess: Excess, more: Cost) -> Option<Duration> {
+    pub fn added_wait(&self, excess: Excess, more: Cost) -> Option<Duration> {
         if more.0 == 0 || self.info().next_pays {
             return Some(Duration::ZERO);
         }
-        match_algorithm!(self, Self(numbers) => numbers.later(excess, more))
+        match_algorithm!(self, Self(spec) => spec.added_wait(excess, more))
     }
+}
 
+macro_rules! delegate {
+    ($($(#[$doc:meta])* fn $name:ident($($param:ident: $of:ty),*) -> $result:ty;)*) => {
+        impl LimitSpec {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $name(&self, $($param: $of),*) -> $result {
+                    match_algorithm!(self, Self(spec) => spec.$name($($param),*))
+                }
+            )*
+        }
+    };
+}
+
+delegate! {
+    /// The most whole requests that a key may have at one moment.
+    fn quota() -> u64;
+    /// How long it takes until a whole quota is there again.
+    fn period() -> Duration;
+    /// The arguments of the script for a request of this cost.
+    fn script_args(cost: Cost) -> ScriptArgs;
+    /// The verdict on a request that a lease lets pass, as [`Algorithm::queue_turn`].
+    fn queue_turn(queue: Level, now: Millis, cost: Cost) -> (Verdict, Level);
     /// How long a request waits that fills the burst.
-    #[must_use]
-    pub fn wait_in_burst(&self) -> Duration {
-        match_algorithm!(self, Self(numbers) => numbers.wait_in_burst())
-    }
-
-    /// Tells rules of one zone apart that hold the same key to other numbers.
-    #[must_use]
-    pub fn class(&self) -> u64 {
-        match_algorithm!(self, Self(numbers) => numbers.class())
-    }
+    fn burst_wait() -> Duration;
+    /// Tells rules of one zone apart that limit the same key by different numbers.
+    fn class() -> u64;
 }
 
 #[cfg(test)]
@@ -350,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_allowed_is_said_as_it_was_written() {
+    fn a_limit_is_displayed_as_the_user_wrote_it() {
         let fixed = |millis| {
             let window = Duration::from_millis(millis);
             AlgorithmParams::FixedWindow { limit: 100, window }.to_string()

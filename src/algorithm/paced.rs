@@ -1,7 +1,7 @@
 //! A queue that is emptied at a constant rate: each request waits for its turn, and nothing is saved while idle.
 //!
-//! What is remembered is what is still ahead of the next request. It waits until that has gone, however much it
-//! weighs itself: those after it wait for that. Who would have to wait for longer than is allowed is refused.
+//! The state is what is ahead of the next request. A request waits until that has drained, whatever it costs itself: the
+//! requests after it wait for that. A request that would wait longer than `max_wait` is refused.
 
 #[cfg(test)]
 #[path = "tests/paced.rs"]
@@ -9,18 +9,16 @@ mod tests;
 
 use std::time::Duration;
 
-use super::core::{self, Algorithm, AlgorithmInfo, BurstMeaning};
-use super::level::{self, Level};
-use super::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
-use super::script::ScriptArgs;
+use super::core::{self, Algorithm, AlgorithmInfo, BurstMeaning, ScriptArgs, level_state};
+use super::quantities::{Cost, Excess, KeyStatus, Level, Meter, Rate, Spent, Verdict, narrow};
 use crate::clock::Millis;
 
-/// The numbers a key is held to.
+/// The numbers of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Paced {
-    /// How fast requests are let out.
+    /// How fast requests leave it.
     pub rate: Rate,
-    /// How long one may have to wait for its turn.
+    /// How long a request may wait for its turn.
     pub max_wait: Duration,
 }
 
@@ -33,14 +31,10 @@ impl Algorithm for Paced {
         ..AlgorithmInfo::new("paced", include_str!("lua/paced.lua"))
     };
 
-    type State = Level;
+    level_state!();
 
-    fn fresh(&self, now: Millis) -> Level {
-        Level::empty(now)
-    }
-
-    fn ask(&self, ahead: &Level, now: Millis, _: Cost) -> Verdict {
-        let Level { height: excess, .. } = ahead.with(now, Cost(0), self.rate);
+    fn peek(&self, ahead: &Level, now: Millis, _: Cost) -> Verdict {
+        let Level { height: excess, .. } = ahead.charged(now, Cost(0), self.rate);
         if excess > self.depth() {
             let retry_after = Some(ahead.falls_to(self.depth(), self.rate).since(now));
             return Verdict::Refuse {
@@ -48,81 +42,43 @@ impl Algorithm for Paced {
                 retry_after,
             };
         }
-        // Less than a millisecond is no wait, as in nginx.
-        match excess.0 / level::units(self.rate) {
-            0 => Verdict::Pass { excess },
-            millis => Verdict::Delay {
-                excess,
-                wait: Duration::from_millis(millis),
-            },
-        }
-    }
-
-    fn refund(&self, ahead: &mut Level, _: Millis, cost: Cost, _: Spent) {
-        *ahead = ahead.without(cost);
-    }
-
-    fn debit(&self, ahead: &mut Level, now: Millis, cost: Cost) {
-        *ahead = ahead.with(now, cost, self.rate);
+        Verdict::for_wait(excess, excess.0 / self.rate.divisor())
     }
 
     fn count_refused(&self, ahead: &mut Level, now: Millis, cost: Cost) {
-        let left = ahead.with(now, Cost(0), self.rate);
-        // As if it had come when the line was just short enough.
+        // As if it had come when the queue was just short enough.
         let most = Excess(self.depth().0.saturating_add(cost.0));
-        let height = Excess(left.height.0.saturating_add(cost.0)).min(most);
-        *ahead = Level {
-            height: left.height.max(height),
-            last: left.last,
-        };
-    }
-
-    fn drained_at(&self, ahead: &Level) -> Millis {
-        ahead.falls_to(Excess(0), self.rate)
+        *ahead = self.meter().filled(*ahead, now, cost, most);
     }
 
     fn key_status(&self, ahead: &Level, now: Millis) -> KeyStatus {
-        let left = ahead.with(now, Cost(0), self.rate);
-        let room = self.depth().0.checked_sub(left.height.0);
         KeyStatus {
-            excess: left.height,
-            limit: self.quota(),
-            remaining: room.map_or(0, |room| room / Excess::ONE.0 + 1),
-            retry_after: left.falls_to(self.depth(), self.rate).since(now),
-            reset_after: self.drained_at(&left).since(now),
+            excess: ahead.charged(now, Cost(0), self.rate).height,
+            ..self.meter().key_status(*ahead, now)
         }
-    }
-
-    fn quota(&self) -> u64 {
-        self.depth().0 / Excess::ONE.0 + 1
-    }
-
-    fn period(&self) -> Duration {
-        let whole = Cost(self.quota().saturating_mul(Excess::ONE.0));
-        level::drained_in(whole, self.rate)
-    }
-
-    fn slower(self, other: Self) -> Self {
-        if other.rate < self.rate { other } else { self }
     }
 
     fn script_args(&self, cost: Cost) -> ScriptArgs {
         ScriptArgs::levelled("paced", cost, self.rate, self.depth().0, None)
     }
 
-    fn queued(&self, queue: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
-        core::queued(self, queue, now, cost)
+    fn queue_turn(&self, queue: Level, now: Millis, cost: Cost) -> (Verdict, Level) {
+        core::queue_turn(self, queue, now, cost)
     }
 }
 
 impl Paced {
-    pub(super) fn for_rule(rate: Rate, max_wait: Duration, _: Excess, _: Delay) -> Self {
-        Self { rate, max_wait }
-    }
-
     /// How much may be ahead of a request.
     fn depth(&self) -> Excess {
-        let millis = u64::try_from(self.max_wait.as_millis()).unwrap_or(u64::MAX);
+        let millis = narrow(self.max_wait.as_millis());
         Excess(millis.saturating_mul(self.rate.units_per_milli()))
+    }
+
+    /// What may be ahead of a request, and that request.
+    fn meter(&self) -> Meter {
+        Meter {
+            rate: self.rate,
+            capacity: Excess(self.depth().0.saturating_add(Excess::ONE.0)),
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! The sliding log: when each request came, so that the answer is exact.
+//! The sliding log: when each request came, so that the verdict is exact.
 //!
-//! The most room of all ways to count: a moment and a cost for every request within the window, and as many of them
-//! as the limit. Requests of less than one each could be more than that; those that do not fit share the latest
-//! moment, which is stricter and never laxer.
+//! It takes the most memory of all algorithms: a time and a cost for every request within the window, at most as many as
+//! the limit. Requests that cost less than one could be more than that; those that do not fit share the latest time, which
+//! is stricter and never laxer.
 
 #[cfg(test)]
 #[path = "tests/sliding_log.rs"]
@@ -11,27 +11,25 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::core::{ALLOCATION, Algorithm, AlgorithmInfo};
-use super::quantities::{Cost, Delay, Excess, KeyStatus, Spent, Verdict};
-use super::script::ScriptArgs;
-use super::time::{KeyTime, millis};
+use super::core::{ALLOCATION, Algorithm, AlgorithmInfo, ScriptArgs, window_quota};
+use super::quantities::{Cost, Excess, KeyStatus, KeyTime, Spent, Verdict, millis, plus};
 use crate::clock::Millis;
 
-/// The numbers a key is held to.
+/// The numbers of a sliding log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlidingLog {
-    /// How many in any window.
+    /// How many requests may come in any window.
     pub limit: Excess,
-    /// How long it is.
+    /// The length of a window.
     pub window: Duration,
 }
 
-/// What is remembered of one key.
+/// The state of a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestLog {
     /// The oldest first.
     entries: VecDeque<LoggedRequest>,
-    /// All of them together.
+    /// The cost of all of them.
     total: u64,
 }
 
@@ -46,7 +44,7 @@ impl RequestLog {
         self.entries.back().map_or(Millis(0), |entry| entry.at)
     }
 
-    /// Adds what came now; at most `most` entries.
+    /// Adds a cost; at most `most` entries.
     fn add(&mut self, now: Millis, cost: u64, most: usize) {
         let cost = cost.min(u64::MAX - self.total);
         if cost == 0 {
@@ -62,7 +60,7 @@ impl RequestLog {
             return;
         }
         if length == self.entries.capacity() {
-            // By doubling, but exactly to the bound at last: doubling alone may end at twice of it.
+            // By doubling, but exactly to the bound in the end: doubling alone may end at twice the bound.
             let target = (length * 2).clamp(1, most.max(1));
             self.entries.reserve_exact(target - length);
         }
@@ -84,60 +82,53 @@ impl RequestLog {
 }
 
 impl SlidingLog {
-    pub(super) fn for_rule(limit: u32, window: Duration, _: Excess, _: Delay) -> Self {
-        Self {
-            limit: Excess::requests(limit),
-            window,
-        }
-    }
-
     fn most(&self) -> usize {
         usize::try_from(self.quota()).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Whether something that came `at` is out of the window.
-    fn is_out(&self, at: Millis, moment: KeyTime) -> bool {
-        moment.now.0.saturating_sub(moment.taken(at).0) >= millis(self.window)
+    /// Whether a request that came `at` is out of the window.
+    fn is_out(&self, at: Millis, time: KeyTime) -> bool {
+        time.now.0.saturating_sub(time.shifted(at).0) >= millis(self.window)
     }
 
-    /// What lies within the window.
-    fn used(&self, journal: &RequestLog, moment: KeyTime) -> u64 {
-        let out = journal
+    /// The cost of all requests within the window.
+    fn used(&self, log: &RequestLog, time: KeyTime) -> u64 {
+        let out = log
             .entries
             .iter()
-            .take_while(|entry| self.is_out(entry.at, moment));
-        journal.total - out.map(|entry| entry.cost).sum::<u64>()
+            .take_while(|entry| self.is_out(entry.at, time));
+        log.total - out.map(|entry| entry.cost).sum::<u64>()
     }
 
-    /// Lets go of what is out of the window.
-    fn advance(&self, journal: &mut RequestLog, now: Millis) -> KeyTime {
-        let moment = KeyTime::of(journal.last(), now);
-        while let Some(oldest) = journal.entries.front()
-            && self.is_out(oldest.at, moment)
+    /// Drops the requests that are out of the window.
+    fn advance(&self, log: &mut RequestLog, now: Millis) -> KeyTime {
+        let time = KeyTime::new(log.last(), now);
+        while let Some(oldest) = log.entries.front()
+            && self.is_out(oldest.at, time)
         {
-            journal.total -= oldest.cost;
-            journal.entries.pop_front();
+            log.total -= oldest.cost;
+            log.entries.pop_front();
         }
-        if moment.back > 0 {
-            for entry in &mut journal.entries {
-                entry.at = moment.taken(entry.at);
+        if time.set_back > 0 {
+            for entry in &mut log.entries {
+                entry.at = time.shifted(entry.at);
             }
         }
-        moment
+        time
     }
 
     /// How long until `cost` fits; `None` if it never does.
-    fn room_after(&self, journal: &RequestLog, now: Millis, cost: Cost) -> Option<Duration> {
+    fn room_after(&self, log: &RequestLog, now: Millis, cost: Cost) -> Option<Duration> {
         let room = self.limit.0.checked_sub(cost.0)?;
-        let moment = KeyTime::of(journal.last(), now);
-        let mut left = journal.total;
+        let time = KeyTime::new(log.last(), now);
+        let mut left = log.total;
         let mut at = now;
-        for entry in &journal.entries {
+        for entry in &log.entries {
             if left <= room {
                 break;
             }
             left -= entry.cost;
-            at = Millis(moment.taken(entry.at).0.saturating_add(millis(self.window)));
+            at = plus(time.shifted(entry.at), millis(self.window));
         }
         Some(at.since(now))
     }
@@ -149,91 +140,76 @@ impl Algorithm for SlidingLog {
         ..AlgorithmInfo::windowed("sliding_log", include_str!("lua/sliding_log.lua"))
     };
 
+    window_quota!();
+
     type State = RequestLog;
 
-    fn fresh(&self, _: Millis) -> RequestLog {
+    fn new_state(&self, _: Millis) -> RequestLog {
         RequestLog::default()
     }
 
-    fn ask(&self, journal: &RequestLog, now: Millis, cost: Cost) -> Verdict {
-        let used = self.used(journal, KeyTime::of(journal.last(), now));
+    fn peek(&self, log: &RequestLog, now: Millis, cost: Cost) -> Verdict {
+        let used = self.used(log, KeyTime::new(log.last(), now));
         let surplus = used.saturating_add(cost.0).saturating_sub(self.limit.0);
-        if surplus > 0 {
-            return Verdict::Refuse {
-                excess: Excess(surplus),
-                retry_after: self.room_after(journal, now, cost),
-            };
-        }
-        Verdict::Pass { excess: Excess(0) }
+        Verdict::for_surplus(surplus, || self.room_after(log, now, cost))
     }
 
-    fn charge(&self, journal: &mut RequestLog, now: Millis, cost: Cost) -> (Verdict, Spent) {
-        // What is out goes first, so that nobody has to pass over it a second time.
-        self.advance(journal, now);
-        let outcome = self.ask(journal, now, cost);
-        if !matches!(outcome, Verdict::Refuse { .. }) {
-            self.debit(journal, now, cost);
+    fn charge(&self, log: &mut RequestLog, now: Millis, cost: Cost) -> (Verdict, Spent) {
+        // Drops what is out of the window first, so that the rest does not pass over it again.
+        self.advance(log, now);
+        let verdict = self.peek(log, now, cost);
+        if !matches!(verdict, Verdict::Refuse { .. }) {
+            self.debit(log, now, cost);
         }
-        (outcome, Spent::default())
+        (verdict, Spent::default())
     }
 
-    fn refund(&self, journal: &mut RequestLog, now: Millis, cost: Cost, _: Spent) {
-        // Where the clock is a little behind, it was added at the latest moment of the key.
-        let came = KeyTime::of(journal.last(), now).now;
-        let after = journal.entries.partition_point(|entry| entry.at < came);
-        // Later where several share a moment.
-        if let Some(entry) = journal.entries.get_mut(after) {
+    fn refund(&self, log: &mut RequestLog, now: Millis, cost: Cost, _: Spent) {
+        // Where the clock is a little behind, it was added at the latest time of the key.
+        let came = KeyTime::new(log.last(), now).now;
+        let after = log.entries.partition_point(|entry| entry.at < came);
+        // The next one, where several share a time.
+        if let Some(entry) = log.entries.get_mut(after) {
             let back = cost.0.min(entry.cost);
             entry.cost -= back;
-            journal.total -= back;
+            log.total -= back;
             if entry.cost == 0 {
-                journal.entries.remove(after);
+                log.entries.remove(after);
             }
         }
     }
 
-    fn debit(&self, journal: &mut RequestLog, now: Millis, cost: Cost) {
-        let moment = self.advance(journal, now);
-        journal.add(moment.now, cost.0, self.most());
+    fn debit(&self, log: &mut RequestLog, now: Millis, cost: Cost) {
+        let time = self.advance(log, now);
+        log.add(time.now, cost.0, self.most());
     }
 
-    fn count_refused(&self, journal: &mut RequestLog, now: Millis, cost: Cost) {
-        let moment = self.advance(journal, now);
+    fn count_refused(&self, log: &mut RequestLog, now: Millis, cost: Cost) {
+        let time = self.advance(log, now);
         let cost = cost.0.min(self.limit.0);
-        // The latest of all that were asked for are those that count.
-        let surplus = journal
-            .total
-            .saturating_add(cost)
-            .saturating_sub(self.limit.0);
-        journal.drop_oldest(surplus.min(cost));
-        journal.add(moment.now, cost, self.most());
+        // The latest requests are those that count.
+        let surplus = log.total.saturating_add(cost).saturating_sub(self.limit.0);
+        log.drop_oldest(surplus.min(cost));
+        log.add(time.now, cost, self.most());
     }
 
-    fn drained_at(&self, journal: &RequestLog) -> Millis {
-        match journal.entries.back() {
-            Some(last) => Millis(last.at.0.saturating_add(millis(self.window))),
+    fn drained_at(&self, log: &RequestLog) -> Millis {
+        match log.entries.back() {
+            Some(last) => plus(last.at, millis(self.window)),
             None => Millis(0),
         }
     }
 
-    fn key_status(&self, journal: &RequestLog, now: Millis) -> KeyStatus {
-        let moment = KeyTime::of(journal.last(), now);
-        let used = self.used(journal, moment);
+    fn key_status(&self, log: &RequestLog, now: Millis) -> KeyStatus {
+        let time = KeyTime::new(log.last(), now);
+        let used = self.used(log, time);
         KeyStatus {
             excess: Excess(used.saturating_sub(self.limit.0)),
             limit: self.quota(),
             remaining: self.limit.0.saturating_sub(used) / Excess::ONE.0,
-            retry_after: self.room_after(journal, now, Cost::ONE).unwrap_or_default(),
-            reset_after: self.drained_at(journal).since(now),
+            retry_after: self.room_after(log, now, Cost::ONE).unwrap_or_default(),
+            reset_after: self.drained_at(log).since(now),
         }
-    }
-
-    fn quota(&self) -> u64 {
-        self.limit.0 / Excess::ONE.0
-    }
-
-    fn period(&self) -> Duration {
-        self.window
     }
 
     fn slower(self, other: Self) -> Self {
@@ -248,13 +224,13 @@ impl Algorithm for SlidingLog {
         ScriptArgs::windowed("sliding_log", cost, self.limit, self.window, most)
     }
 
-    fn most_heap(&self) -> usize {
+    fn max_heap(&self) -> usize {
         let entries = self.most().saturating_mul(size_of::<LoggedRequest>());
         entries.saturating_add(ALLOCATION)
     }
 
-    fn heap(journal: &RequestLog) -> usize {
-        match journal.entries.capacity() {
+    fn heap(log: &RequestLog) -> usize {
+        match log.entries.capacity() {
             0 => 0,
             entries => entries * size_of::<LoggedRequest>() + ALLOCATION,
         }

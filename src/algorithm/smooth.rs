@@ -1,21 +1,17 @@
-//! Guava's way of counting: permits are saved while idle, and the next caller pays for the last one.
+//! Guava's rate limiters: permits are saved while idle, and the next request pays for the last one.
 //!
-//! A key remembers when it is free again and what it has saved. Whoever comes waits until then, however much it
-//! asks for, and moves that moment on by what it takes: for what is saved as the [`PermitCost`] says, for the rest at the
-//! rate. Saved permits are kept as the time they took to save. So a change of rate turns them into as many more or
-//! fewer of the new ones, as Guava's `setRate` does.
+//! The state of a key is when it is free again and what it has saved. A request waits until then, whatever it costs, and
+//! moves that moment on by its price: for saved permits as [`PermitCost`] says, for the rest at the rate. Saved permits
+//! are stored as the time they took to save, so a change of the rate turns them into as many more or fewer of the new ones,
+//! as Guava's `setRate` does.
 //!
-//! Guava's `SmoothBursty`: what is saved while idle is free, and a second's worth is saved unless said otherwise.
+//! [`Bursty`] is Guava's `SmoothBursty`: saved permits are free, and a second's worth is saved unless the rule says otherwise. A
+//! new key has saved nothing.
 //!
-//! It begins with nothing saved. A request never waits for itself: it goes when the last one has been paid for, and
-//! who comes after it pays.
-//!
-//! Guava's `SmoothWarmingUp`: who was idle is cold, and begins at a third of the rate.
-//!
-//! As in Guava, with its cold factor of three: what is saved while idle is not a right to a burst but a measure of
-//! how cold a key is. Half of `warm_up` can be spent at the rate; what is beyond it costs the more the colder it
-//! is, up to three times as much. Spending all that is beyond takes exactly `warm_up`, and going cold again takes
-//! as long. Sentinel's warm up is the same line.
+//! [`WarmUp`] is Guava's `SmoothWarmingUp` with its cold factor of three: an idle key gets cold and starts again at a third of
+//! the rate. Saved permits are not a right to a burst but measure how cold a key is. Half of `warm_up` can be spent at
+//! the rate; what is beyond costs more the colder the key is, up to three times as much. Spending all that is beyond
+//! takes exactly `warm_up`, and getting cold again takes as long. Sentinel's warm up has the same curve.
 
 #[cfg(test)]
 #[path = "tests/smooth_bursty.rs"]
@@ -27,40 +23,34 @@ mod warm_up_tests;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::core::{Algorithm, AlgorithmInfo, BurstMeaning};
-use super::quantities::{Cost, Delay, Excess, KeyStatus, Rate, Spent, Verdict};
-use super::script::{ExcessScale, MAX_NANOS, ScriptArgs};
-use super::time::{KeyTime, Nanos};
+use super::core::{Algorithm, AlgorithmInfo, BurstMeaning, ExcessScale, MAX_NANOS, ScriptArgs};
+use super::quantities::{Cost, Excess, KeyStatus, KeyTime, Nanos, Rate, Spent, Verdict, narrow};
 use crate::clock::Millis;
 
-/// What saved permits cost.
+/// The price of saved permits.
 pub trait PermitCost: Copy + std::fmt::Debug {
-    /// The algorithm that counts so.
+    /// The algorithm with this price.
     const INFO: AlgorithmInfo;
 
-    /// Whether a key that is not known has saved all it can.
+    /// Whether a new key has saved all it can.
     const STARTS_SAVED: bool;
 
-    /// What it takes to spend so much of what is saved, where `most` can be.
-    fn of(saved: Length, spent: Length, most: Length) -> Length;
+    /// The price of spending a part of what is saved, of at most `most`.
+    fn of(saved: Nanos, spent: Nanos, most: Nanos) -> Nanos;
 }
 
-/// A length of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Length(pub(super) u64);
-
-/// The numbers a key is held to.
+/// The numbers of one of Guava's rate limiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Smooth<P> {
     rate: Rate,
     max_wait: Nanos,
-    /// The most that is saved, as the time that takes.
+    /// The most that is saved.
     most: Nanos,
     quota: u64,
     price: PhantomData<P>,
 }
 
-/// What is remembered of one key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SmoothState {
     /// When it is free again.
@@ -72,58 +62,55 @@ pub struct SmoothState {
 
 impl<P: PermitCost> Smooth<P> {
     pub(super) fn new(rate: Rate, max_wait: Duration, most: Nanos) -> Self {
-        let max_wait = Nanos::of_duration(max_wait);
-        let numbers = Self {
+        let max_wait = max_wait.into();
+        let spec = Self {
             rate,
             max_wait,
             most,
             quota: 0,
             price: PhantomData,
         };
-        let rested = numbers.admits(most, max_wait);
+        let rested = spec.admitted(most, max_wait);
         Self {
-            quota: rested.max(numbers.admits(Nanos(0), max_wait)),
-            ..numbers
+            quota: rested.max(spec.admitted(Nanos(0), max_wait)),
+            ..spec
         }
     }
 
-    /// A key as it is now, and now.
+    /// The state at this moment, and this moment.
     fn at(&self, key: &SmoothState, now: Millis) -> (SmoothState, Nanos) {
-        let moment = KeyTime::of(key.last, now);
-        let now = Nanos::at(moment.now);
-        let free_at = key.free_at.before(Nanos::at(Millis(moment.back)));
-        let saved = key.saved.after(now.before(free_at)).min(self.most);
+        let time = KeyTime::new(key.last, now);
+        let now = Nanos::at(time.now);
+        let free_at = key.free_at.minus(Nanos::at(Millis(time.set_back)));
+        let saved = key.saved.plus(now.minus(free_at)).min(self.most);
         let key = SmoothState {
             free_at: free_at.max(now),
             saved,
-            last: moment.now,
+            last: time.now,
         };
         (key, now)
     }
 
-    /// What it takes a key with so much saved to let so much pass; and how much of what is saved that spends.
-    fn owed(&self, saved: Nanos, cost: Cost) -> (Nanos, Nanos) {
-        let time = Nanos::of(cost, self.rate);
+    /// The price of a request for a key that has saved this much, and what it spends of that.
+    fn price(&self, saved: Nanos, cost: Cost) -> (Nanos, Nanos) {
+        let time = Nanos::for_cost(cost, self.rate);
         let spent = time.min(saved);
-        let price = P::of(Length(saved.0), Length(spent.0), Length(self.most.0));
-        (Nanos(price.0).after(time.before(spent)), spent)
+        let price = P::of(saved, spent, self.most);
+        (price.plus(time.minus(spent)), spent)
     }
 
     fn take(&self, key: &mut SmoothState, now: Millis, cost: Cost) -> Spent {
         *key = self.at(key, now).0;
-        let (owed, spent) = self.owed(key.saved, cost);
-        key.free_at = key.free_at.after(owed);
-        key.saved = key.saved.before(spent);
+        let (price, spent) = self.price(key.saved, cost);
+        key.free_at = key.free_at.plus(price);
+        key.saved = key.saved.minus(spent);
         Spent(spent.0)
     }
 
-    /// How many requests pass at one moment where one more may owe so much.
-    fn admits(&self, saved: Nanos, room: Nanos) -> u64 {
-        let fits = |count: u64| {
-            let cost = Cost(count.saturating_mul(Cost::ONE.0));
-            self.owed(saved, cost).0 <= room
-        };
-        let (mut fitting, mut too_many) = (0, MOST);
+    /// How many requests pass at one moment before their price is more than `room`.
+    fn admitted(&self, saved: Nanos, room: Nanos) -> u64 {
+        let fits = |count: u64| self.price(saved, Cost::requests(count)).0 <= room;
+        let (mut fitting, mut too_many) = (0, u64::MAX / Cost::ONE.0);
         while too_many - fitting > 1 {
             let middle = fitting + (too_many - fitting) / 2;
             if fits(middle) {
@@ -132,7 +119,7 @@ impl<P: PermitCost> Smooth<P> {
                 too_many = middle;
             }
         }
-        // The one that comes then finds only just as much ahead of it as it may.
+        // The next one still finds no more ahead of it than it may.
         fitting + 1
     }
 
@@ -146,7 +133,7 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
 
     type State = SmoothState;
 
-    fn fresh(&self, now: Millis) -> SmoothState {
+    fn new_state(&self, now: Millis) -> SmoothState {
         SmoothState {
             free_at: Nanos::at(now),
             saved: if P::STARTS_SAVED { self.most } else { Nanos(0) },
@@ -154,38 +141,34 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
         }
     }
 
-    fn ask(&self, key: &SmoothState, now: Millis, _: Cost) -> Verdict {
+    fn peek(&self, key: &SmoothState, now: Millis, _: Cost) -> Verdict {
         let (key, now) = self.at(key, now);
-        let wait = key.free_at.before(now);
+        let wait = key.free_at.minus(now);
         let excess = self.excess(wait);
         if wait > self.max_wait {
             return Verdict::Refuse {
                 excess,
-                retry_after: Some(wait.before(self.max_wait).to_millis()),
+                retry_after: Some(wait.minus(self.max_wait).to_millis()),
             };
         }
-        // Less than a millisecond is no wait, as in nginx.
-        match wait.whole_millis() {
-            Duration::ZERO => Verdict::Pass { excess },
-            wait => Verdict::Delay { excess, wait },
-        }
+        Verdict::for_wait(excess, wait.whole_millis())
     }
 
     fn charge(&self, key: &mut SmoothState, now: Millis, cost: Cost) -> (Verdict, Spent) {
-        let outcome = self.ask(key, now, cost);
-        let spent = match outcome {
+        let verdict = self.peek(key, now, cost);
+        let spent = match verdict {
             Verdict::Refuse { .. } => Spent::default(),
             Verdict::Delay { .. } | Verdict::Pass { .. } => self.take(key, now, cost),
         };
-        (outcome, spent)
+        (verdict, spent)
     }
 
     fn refund(&self, key: &mut SmoothState, _: Millis, cost: Cost, spent: Spent) {
         let spent = Nanos(spent.0);
-        key.saved = key.saved.after(spent).min(self.most);
-        let price = P::of(Length(key.saved.0), Length(spent.0), Length(self.most.0));
-        let fresh = Nanos::of(cost, self.rate).before(spent);
-        key.free_at = key.free_at.before(Nanos(price.0)).before(fresh);
+        key.saved = key.saved.plus(spent).min(self.most);
+        let price = P::of(key.saved, spent, self.most);
+        let unsaved = Nanos::for_cost(cost, self.rate).minus(spent);
+        key.free_at = key.free_at.minus(price).minus(unsaved);
     }
 
     fn debit(&self, key: &mut SmoothState, now: Millis, cost: Cost) {
@@ -195,7 +178,9 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
     fn count_refused(&self, key: &mut SmoothState, now: Millis, cost: Cost) {
         let (at, now) = self.at(key, now);
         // As if it had come when the wait was just short enough.
-        let filled = now.after(self.max_wait).after(Nanos::of(cost, self.rate));
+        let filled = now
+            .plus(self.max_wait)
+            .plus(Nanos::for_cost(cost, self.rate));
         *key = SmoothState {
             free_at: at.free_at.max(filled),
             ..at
@@ -203,22 +188,22 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
     }
 
     fn drained_at(&self, key: &SmoothState) -> Millis {
-        // Who is forgotten has saved nothing, or everything where that is the harder start.
+        // A forgotten key has saved nothing, or everything where that makes a slower start.
         let missing = if P::STARTS_SAVED {
-            self.most.before(key.saved)
+            self.most.minus(key.saved)
         } else {
             Nanos(0)
         };
-        key.free_at.after(missing).passed_at()
+        key.free_at.plus(missing).to_moment()
     }
 
     fn key_status(&self, key: &SmoothState, now: Millis) -> KeyStatus {
         let (key, now) = self.at(key, now);
-        let wait = key.free_at.before(now);
+        let wait = key.free_at.minus(now);
         let missing = if P::STARTS_SAVED {
             Nanos(0)
         } else {
-            self.most.before(key.saved)
+            self.most.minus(key.saved)
         };
         KeyStatus {
             excess: self.excess(wait),
@@ -226,10 +211,10 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
             remaining: if wait > self.max_wait {
                 0
             } else {
-                self.admits(key.saved, self.max_wait.before(wait))
+                self.admitted(key.saved, self.max_wait.minus(wait))
             },
-            retry_after: wait.before(self.max_wait).to_millis(),
-            reset_after: wait.after(missing).to_millis(),
+            retry_after: wait.minus(self.max_wait).to_millis(),
+            reset_after: wait.plus(missing).to_millis(),
         }
     }
 
@@ -238,8 +223,7 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
     }
 
     fn period(&self) -> Duration {
-        let whole = Cost(self.quota().saturating_mul(Cost::ONE.0));
-        Nanos::of(whole, self.rate).to_millis()
+        Nanos::for_cost(Cost::requests(self.quota), self.rate).to_millis()
     }
 
     fn slower(self, other: Self) -> Self {
@@ -247,10 +231,10 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
     }
 
     fn script_args(&self, cost: Cost) -> ScriptArgs {
-        let request = Nanos::of(Cost::ONE, self.rate);
+        let request = Nanos::for_cost(Cost::ONE, self.rate);
         ScriptArgs::timed(
             P::INFO.name,
-            Nanos::of(cost, self.rate).0,
+            Nanos::for_cost(cost, self.rate).0,
             [self.max_wait.0, self.most.0, request.0],
             MAX_NANOS,
             ExcessScale::Wait(self.rate.units_per_milli()),
@@ -258,10 +242,7 @@ impl<P: PermitCost> Algorithm for Smooth<P> {
     }
 }
 
-/// More requests at one moment are not told apart.
-const MOST: u64 = u64::MAX / Cost::ONE.0;
-
-/// What is saved is free.
+/// Saved permits are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bursty;
 
@@ -275,31 +256,27 @@ impl PermitCost for Bursty {
 
     const STARTS_SAVED: bool = false;
 
-    fn of(_: Length, _: Length, _: Length) -> Length {
-        Length(0)
+    fn of(_: Nanos, _: Nanos, _: Nanos) -> Nanos {
+        Nanos(0)
     }
 }
 
 impl Smooth<Bursty> {
-    pub(super) fn for_rule(rate: Rate, max_wait: Duration, burst: Excess, _: Delay) -> Self {
-        Self::bursty(rate, max_wait, burst)
-    }
-
-    /// At this rate, with so much saved at most.
+    /// At this rate, with this burst saved at most.
     #[must_use]
     pub fn bursty(rate: Rate, max_wait: Duration, burst: Excess) -> Self {
-        Self::new(rate, max_wait, Nanos::of(Cost(burst.0), rate))
+        Self::new(rate, max_wait, Nanos::for_cost(Cost(burst.0), rate))
     }
 }
 
-/// What is saved is dearer the colder it is.
+/// Saved permits cost more the colder a key is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmUp;
 
 impl PermitCost for WarmUp {
     const INFO: AlgorithmInfo = AlgorithmInfo {
         burst: BurstMeaning::Nothing(
-            "who was idle begins slowly; how many may wait is a matter of `max_wait`",
+            "an idle key starts slowly; how many may wait is a matter of `max_wait`",
         ),
         next_pays: true,
         leasable: false,
@@ -308,34 +285,20 @@ impl PermitCost for WarmUp {
 
     const STARTS_SAVED: bool = true;
 
-    // The area under Guava's line: level up to the half, rising from there to three times that height.
-    fn of(saved: Length, spent: Length, most: Length) -> Length {
+    // The area under Guava's curve: level up to the half, rising from there to three times that height.
+    fn of(saved: Nanos, spent: Nanos, most: Nanos) -> Nanos {
         let beyond = |saved: u64| u128::from(saved.saturating_sub(most.0 / 2));
         let square = |side: u128| side.saturating_mul(side);
         let (from, to) = (beyond(saved.0), beyond(saved.0.saturating_sub(spent.0)));
         let rise = (square(from) - square(to)).saturating_mul(2) / u128::from(most.0.max(1));
-        Length(
-            u64::try_from(rise)
-                .unwrap_or(u64::MAX)
-                .saturating_add(spent.0),
-        )
+        Nanos(narrow(rise)).plus(spent)
     }
 }
 
 impl Smooth<WarmUp> {
-    pub(super) fn for_rule(
-        rate: Rate,
-        max_wait: Duration,
-        warm_up: Duration,
-        _: Excess,
-        _: Delay,
-    ) -> Self {
-        Self::warm_up(rate, max_wait, warm_up)
-    }
-
     /// At this rate once warm.
     #[must_use]
     pub fn warm_up(rate: Rate, max_wait: Duration, warm_up: Duration) -> Self {
-        Self::new(rate, max_wait, Nanos::of_duration(warm_up))
+        Self::new(rate, max_wait, warm_up.into())
     }
 }

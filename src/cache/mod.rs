@@ -1,10 +1,8 @@
-//! The latest of something, within so many bytes: what was not asked for longest makes room.
+//! A bounded LRU cache of responses, and what HTTP allows to be cached and for how long.
 //!
-//! A value that is still being received takes a [`Reservation`] of these bytes, so that values on their way count like those
-//! that are kept.
-//!
-//! What HTTP allows to be kept, and for how long: RFC 9111 as far as it concerns a cache that is only read when there is
-//! nothing better.
+//! A value that is still being received takes a [`Reservation`] of the same bytes, so that values on their way count like
+//! those that are cached. The rules are those of RFC 9111, as far as they concern a cache that is read only when there is no
+//! fresh response.
 
 #[cfg(test)]
 #[path = "tests/rules_tests.rs"]
@@ -19,21 +17,22 @@ use http::{HeaderMap, HeaderName, Method, StatusCode, request, response};
 use jiff::fmt::rfc2822::DateTimeParser;
 use parking_lot::Mutex;
 
-/// A bounded map whose values are shared with its readers.
+/// A bounded map that shares its values with its readers and evicts the least recently used ones.
 #[derive(Debug)]
 pub struct LruCache<V> {
-    bound: usize,
-    shelf: Mutex<LruShard<V>>,
+    /// The size of the cache in bytes.
+    pub max_bytes: usize,
+    shard: Mutex<LruShard<V>>,
 }
 
 #[derive(Debug)]
 struct LruShard<V> {
     // The standard hasher is seeded: clients cannot choose keys that collide.
     entries: HashMap<Arc<[u8]>, LruEntry<V>>,
-    /// By when they were last asked for.
+    /// The keys by when they were last used.
     order: BTreeMap<u64, Arc<[u8]>>,
     time: u64,
-    /// Of the entries.
+    /// Of all entries.
     bytes: usize,
     /// Of all [`Reservation`]s.
     reserved: usize,
@@ -43,7 +42,7 @@ struct LruShard<V> {
 // Not `Clone`: two owners of the same bytes would give them back twice.
 #[derive(Debug)]
 pub struct Reservation<V> {
-    recent: Arc<LruCache<V>>,
+    cache: Arc<LruCache<V>>,
     bytes: usize,
 }
 
@@ -55,12 +54,12 @@ struct LruEntry<V> {
 }
 
 impl<V> LruCache<V> {
-    /// One that holds about so many bytes.
+    /// An empty cache of about `max_bytes` bytes.
     #[must_use]
-    pub fn new(bound: usize) -> Self {
+    pub fn new(max_bytes: usize) -> Self {
         Self {
-            bound,
-            shelf: Mutex::new(LruShard {
+            max_bytes,
+            shard: Mutex::new(LruShard {
                 entries: HashMap::new(),
                 order: BTreeMap::new(),
                 time: 0,
@@ -70,120 +69,106 @@ impl<V> LruCache<V> {
         }
     }
 
-    /// The same within so many bytes: the latest, where there is less room.
+    /// A cache of another size with the same values, or the most recently used of them.
     #[must_use]
-    pub fn resized(&self, bound: usize) -> Self {
-        let resized = Self::new(bound);
-        let mine = self.shelf.lock();
-        let mut theirs = resized.shelf.lock();
-        for key in mine.order.values() {
-            let Some(entry) = mine.entries.get(key) else {
-                continue;
-            };
-            if entry.bytes <= resized.largest() {
-                theirs.put(key, Arc::clone(&entry.value), entry.bytes, bound);
+    pub fn resized(&self, max_bytes: usize) -> Self {
+        let resized = Self::new(max_bytes);
+        let old = self.shard.lock();
+        let mut new = resized.shard.lock();
+        for key in old.order.values() {
+            if let Some(entry) = old.entries.get(key)
+                && entry.bytes <= resized.max_value()
+            {
+                new.insert(key, Arc::clone(&entry.value), entry.bytes, max_bytes);
             }
         }
-        drop(theirs);
+        drop(new);
         resized
     }
 
-    /// In how many bytes they are kept.
+    /// The largest value that is cached.
     #[must_use]
-    pub fn bound(&self) -> usize {
-        self.bound
+    pub fn max_value(&self) -> usize {
+        // One value must not evict all others.
+        self.max_bytes / 8
     }
 
-    /// The largest value that is taken.
-    #[must_use]
-    pub fn largest(&self) -> usize {
-        // One of them must not push out all the others.
-        self.bound / 8
+    /// Caches a value of this size, in place of the one under the same key.
+    pub fn insert(&self, key: &[u8], value: V, bytes: usize) {
+        self.replace(&mut self.shard.lock(), key, value, bytes);
     }
 
-    /// Keeps a value that takes so many bytes, in place of what was kept under its key.
-    pub fn put(&self, key: &[u8], value: V, bytes: usize) {
-        self.replace(&mut self.shelf.lock(), key, value, bytes);
-    }
-
-    /// Room for a value that is still being received; it begins with nothing reserved.
+    /// Room for a value that is still being received; nothing is reserved at first.
     #[must_use]
     pub fn reserve(self: &Arc<Self>) -> Reservation<V> {
         Reservation {
-            recent: Arc::clone(self),
+            cache: Arc::clone(self),
             bytes: 0,
         }
     }
 
-    fn replace(&self, shelf: &mut LruShard<V>, key: &[u8], value: V, bytes: usize) {
+    fn replace(&self, shard: &mut LruShard<V>, key: &[u8], value: V, bytes: usize) {
         let bytes = bytes + 2 * key.len() + OVERHEAD;
-        shelf.remove(key);
-        if bytes > self.largest() {
-            return;
+        shard.remove(key);
+        if bytes <= self.max_value() {
+            shard.insert(key, Arc::new(value), bytes, self.max_bytes);
         }
-        shelf.put(key, Arc::new(value), bytes, self.bound);
     }
 
-    /// How much may be reserved at a time.
-    fn most_reserved(&self) -> usize {
-        // Values that never become complete must not push out all those that are.
-        self.bound / 2
-    }
-
-    /// What is kept under a key.
+    /// The value under a key, which is thereby used.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<Arc<V>> {
-        let mut shelf = self.shelf.lock();
-        let used = shelf.tick();
-        let shelf = &mut *shelf;
-        let entry = shelf.entries.get_mut(key)?;
-        if let Some(key) = shelf.order.remove(&entry.used) {
-            shelf.order.insert(used, key);
+        let shard = &mut *self.shard.lock();
+        let used = shard.tick();
+        let entry = shard.entries.get_mut(key)?;
+        if let Some(key) = shard.order.remove(&entry.used) {
+            shard.order.insert(used, key);
         }
         entry.used = used;
         Some(Arc::clone(&entry.value))
     }
 
-    /// Forgets what is kept under a key.
+    /// Removes the value under a key.
     pub fn remove(&self, key: &[u8]) {
-        self.shelf.lock().remove(key);
+        self.shard.lock().remove(key);
     }
 
-    /// How many values it holds, and how many bytes they take with those that are reserved.
+    /// The number of values, and the bytes they take with those that are reserved.
     #[must_use]
     pub fn usage(&self) -> (usize, usize) {
-        let shelf = self.shelf.lock();
-        (shelf.entries.len(), shelf.bytes + shelf.reserved)
+        let shard = self.shard.lock();
+        (shard.entries.len(), shard.bytes + shard.reserved)
     }
 }
 
 impl<V> Reservation<V> {
-    /// Reserves so many bytes more; false, and nothing is reserved, where there is no room for them.
+    /// Reserves more bytes; false, and nothing is reserved, if there is no room for them.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
-        let mut shelf = self.recent.shelf.lock();
-        let reserved = shelf.reserved.saturating_add(bytes);
-        if reserved > self.recent.most_reserved() {
+        let mut shard = self.cache.shard.lock();
+        let reserved = shard.reserved.saturating_add(bytes);
+        // Values that are never completed must not evict all that are.
+        if reserved > self.cache.max_bytes / 2 {
             return false;
         }
-        shelf.reserved = reserved;
+        shard.reserved = reserved;
         self.bytes += bytes;
-        shelf.make_room(self.recent.bound);
+        shard.make_room(self.cache.max_bytes);
         true
     }
 
-    /// Keeps the value that it was reserved for, which takes so many bytes.
+    /// Caches the value that the bytes were reserved for.
     pub fn fill(mut self, key: &[u8], value: V, bytes: usize) {
-        let mut shelf = self.recent.shelf.lock();
-        shelf.reserved -= std::mem::take(&mut self.bytes);
-        self.recent.replace(&mut shelf, key, value, bytes);
+        let mut shard = self.cache.shard.lock();
+        shard.reserved -= std::mem::take(&mut self.bytes);
+        self.cache.replace(&mut shard, key, value, bytes);
     }
 }
 
 impl<V> Drop for Reservation<V> {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.recent.shelf.lock().reserved -= self.bytes;
+            self.cache.shard.lock().reserved -= self.bytes;
         }
     }
 }
@@ -194,20 +179,20 @@ impl<V> LruShard<V> {
         self.time
     }
 
-    /// Adds what is not there yet; what was not asked for longest makes room.
-    fn put(&mut self, key: &[u8], value: Arc<V>, bytes: usize, bound: usize) {
+    /// Adds a new key, and makes room for it.
+    fn insert(&mut self, key: &[u8], value: Arc<V>, bytes: usize, max_bytes: usize) {
         let key: Arc<[u8]> = key.into();
         let used = self.tick();
         let entry = LruEntry { value, bytes, used };
         self.order.insert(used, Arc::clone(&key));
         self.entries.insert(key, entry);
         self.bytes += bytes;
-        self.make_room(bound);
+        self.make_room(max_bytes);
     }
 
-    /// Drops what was not asked for longest until all fit.
-    fn make_room(&mut self, bound: usize) {
-        while self.bytes + self.reserved > bound
+    /// Evicts the least recently used values until all fit.
+    fn make_room(&mut self, max_bytes: usize) {
+        while self.bytes + self.reserved > max_bytes
             && let Some((_, oldest)) = self.order.first_key_value()
         {
             let oldest = Arc::clone(oldest);
@@ -223,67 +208,67 @@ impl<V> LruShard<V> {
     }
 }
 
-/// What a value costs besides itself: its places in the map and in the order, and its counts.
+/// What a value costs besides itself, in bytes: its places in the map and in the order.
 const OVERHEAD: usize = 200;
 
-/// How an answer may be used once it is kept.
+/// How a cached response may be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Freshness {
-    /// How old it is already.
+    /// Its age.
     pub(super) age: Duration,
-    /// How long it is fresh from now on, where it says.
+    /// For how much longer it is fresh, if it control.
     pub(super) fresh: Option<Duration>,
-    /// How long it may be used from now on, where it says less than for ever.
-    pub(super) most: Option<Duration>,
-    /// What of the request it depends on.
+    /// For how much longer it may be used, if there is a limit.
+    pub(super) usable: Option<Duration>,
+    /// The request fields that it depends on.
     pub(super) vary: Vec<HeaderName>,
 }
 
-/// Whom a kept answer may be given to.
+/// The clients that a cached response may be sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CacheScope {
-    /// All clients, as of a shared cache.
-    Everybody,
-    /// The client it was made for, as of a private cache.
-    One,
+    /// The client that it was made for, as from a private cache.
+    Private,
+    /// All clients, as from a shared cache.
+    Shared,
 }
 
-/// Whether the answer to a request may be kept at all.
-pub(super) fn may_keep(request: &request::Parts) -> bool {
+/// Whether the response to a request may be cached at all.
+pub(super) fn may_store(request: &request::Parts) -> bool {
     request.method == Method::GET && !CacheControl::of(&request.headers).no_store
 }
 
-/// Whether what was kept may answer a request.
-pub(super) fn may_use(request: &request::Parts) -> bool {
+/// Whether a cached response may be sent to a request.
+pub(super) fn may_reuse(request: &request::Parts) -> bool {
     matches!(request.method, Method::GET | Method::HEAD)
 }
 
-/// On what terms an answer may be kept for an audience; `None` if it may not. `now` is the time of day, since the Unix epoch.
-pub(super) fn spec(
-    answer: &response::Parts,
-    audience: CacheScope,
+/// The freshness of a response in a cache of this scope; `None` if it may not be cached. `now` is the time since the Unix epoch.
+pub(super) fn freshness(
+    response: &response::Parts,
+    scope: CacheScope,
     now: impl FnOnce() -> Duration,
 ) -> Option<Freshness> {
-    if !GOOD.contains(&answer.status) {
+    if !CACHEABLE.contains(&response.status) {
         return None;
     }
-    let headers = &answer.headers;
-    let says = CacheControl::of(headers);
-    let shared = audience == CacheScope::Everybody;
-    if says.no_store || says.no_cache || (says.private && shared) {
+    let headers = &response.headers;
+    let control = CacheControl::of(headers);
+    let shared = scope == CacheScope::Shared;
+    if control.no_store || control.no_cache || (control.private && shared) {
         return None;
     }
     if headers.contains_key(SET_COOKIE) || headers.contains_key(CONTENT_RANGE) {
         return None;
     }
-    let s_maxage = says.s_maxage.filter(|_| shared);
-    let lifetime = s_maxage.or(says.max_age).map(Duration::from_secs);
+    let s_maxage = control.s_maxage.filter(|_| shared);
+    let lifetime = s_maxage.or(control.max_age).map(Duration::from_secs);
     let lifetime = lifetime.or_else(|| expires(headers, now));
-    // RFC 9111 would also allow what says nothing to be kept. Upstreams that say nothing often do not know of a
-    // cache, and those that want none write `max-age=0`.
-    let allowed = says.public
-        || says.private
-        || says.stale_if_error.is_some_and(|time| time > 0)
+    // RFC 9111 also allows responses to be cached that say nothing about it. Upstreams that say nothing often do not know of
+    // a cache, and those that want none send `max-age=0`.
+    let allowed = control.public
+        || control.private
+        || control.stale_if_error.is_some_and(|time| time > 0)
         || lifetime.is_some_and(|time| !time.is_zero());
     if !allowed {
         return None;
@@ -293,25 +278,26 @@ pub(super) fn spec(
         .and_then(|age| age.to_str().ok()?.trim().parse().ok());
     let age = Duration::from_secs(age.unwrap_or(0));
     let fresh = lifetime.map(|time| time.saturating_sub(age));
-    let most = if says.must_revalidate || (says.proxy_revalidate && shared) || s_maxage.is_some() {
-        Some(fresh.unwrap_or_default())
-    } else {
-        let stale = says.stale_if_error.map(Duration::from_secs);
-        stale.map(|stale| fresh.unwrap_or_default().saturating_add(stale))
-    };
-    // What may never be given is not worth its room.
-    if most.is_some_and(|most| most.is_zero()) {
+    let usable =
+        if control.must_revalidate || (control.proxy_revalidate && shared) || s_maxage.is_some() {
+            Some(fresh.unwrap_or_default())
+        } else {
+            let stale = control.stale_if_error.map(Duration::from_secs);
+            stale.map(|stale| fresh.unwrap_or_default().saturating_add(stale))
+        };
+    // A response that may never be used is not worth its room.
+    if usable.is_some_and(|usable| usable.is_zero()) {
         return None;
     }
     Some(Freshness {
         age,
         fresh,
-        most,
+        usable,
         vary: vary_names(headers)?,
     })
 }
 
-/// How long `Expires` says an answer is fresh: not at all where it cannot be understood, or is there twice.
+/// How long a response is fresh by `Expires`: not at all if it cannot be parsed or is there twice.
 fn expires(headers: &HeaderMap, now: impl FnOnce() -> Duration) -> Option<Duration> {
     let seconds = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
@@ -328,19 +314,14 @@ fn expires(headers: &HeaderMap, now: impl FnOnce() -> Duration) -> Option<Durati
     Some(Duration::from_secs(until.saturating_sub(since)))
 }
 
-/// The request fields that a response depends on; `None` if that is unknown.
+/// The request fields that a response depends on; `None` if they are unknown.
 fn vary_names(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     let mut names = Vec::new();
     for value in headers.get_all(VARY) {
-        for name in value.to_str().ok()?.split(',') {
-            match name.trim() {
-                "" => {}
-                name => names.push(
-                    HeaderName::from_bytes(name.as_bytes())
-                        .ok()
-                        .filter(|_| name != "*")?,
-                ),
-            }
+        let elements = value.to_str().ok()?.split(',').map(str::trim);
+        for name in elements.filter(|name| !name.is_empty()) {
+            let parsed = HeaderName::from_bytes(name.as_bytes()).ok();
+            names.push(parsed.filter(|_| name != "*")?);
         }
     }
     names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
@@ -364,70 +345,55 @@ struct CacheControl {
 
 impl CacheControl {
     fn of(headers: &HeaderMap) -> Self {
-        let mut found = Self::default();
+        let mut control = Self::default();
         for value in headers.get_all(CACHE_CONTROL) {
             let Ok(text) = value.to_str() else {
-                // Whatever it says, it wanted to say something.
-                found.no_store = true;
+                // A directive that cannot be read may forbid caching.
+                control.no_store = true;
                 continue;
             };
-            for directive in ListElements(text) {
+            for directive in list_elements(text) {
                 let (name, value) = directive.split_once('=').unwrap_or((directive, ""));
-                // Of two values the shorter holds; what is no number is nothing.
+                // Of two values the shorter applies; one that is no number counts as zero.
                 let least = |known: Option<u64>| {
                     let seconds = value.trim().trim_matches('"').parse().unwrap_or(0);
                     Some(known.map_or(seconds, |known| known.min(seconds)))
                 };
                 match name.trim().to_ascii_lowercase().as_str() {
-                    "max-age" => found.max_age = least(found.max_age),
-                    "must-revalidate" => found.must_revalidate = true,
-                    "no-cache" => found.no_cache = true,
-                    "no-store" => found.no_store = true,
-                    "private" => found.private = true,
-                    "proxy-revalidate" => found.proxy_revalidate = true,
-                    "public" => found.public = true,
-                    "s-maxage" => found.s_maxage = least(found.s_maxage),
-                    "stale-if-error" => found.stale_if_error = least(found.stale_if_error),
+                    "max-age" => control.max_age = least(control.max_age),
+                    "must-revalidate" => control.must_revalidate = true,
+                    "no-cache" => control.no_cache = true,
+                    "no-store" => control.no_store = true,
+                    "private" => control.private = true,
+                    "proxy-revalidate" => control.proxy_revalidate = true,
+                    "public" => control.public = true,
+                    "s-maxage" => control.s_maxage = least(control.s_maxage),
+                    "stale-if-error" => control.stale_if_error = least(control.stale_if_error),
                     _ => {}
                 }
             }
         }
-        found
+        control
     }
 }
 
-/// The elements of a list. A comma inside quotes ends none: `ext="a, public"` does not say `public`.
-struct ListElements<'t>(&'t str);
-
-impl<'t> Iterator for ListElements<'t> {
-    type Item = &'t str;
-
-    fn next(&mut self) -> Option<&'t str> {
-        if self.0.is_empty() {
-            return None;
+/// The elements of a list. A comma inside quotes ends none: `ext="a, public"` does not contain `public`.
+fn list_elements(text: &str) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped) = (false, false);
+    text.split(move |c: char| {
+        let ends = c == ',' && !quoted;
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = quoted,
+            '"' => quoted = !quoted,
+            _ => {}
         }
-        let (mut quoted, mut escaped) = (false, false);
-        let end = self.0.bytes().position(|byte| {
-            let ends = byte == b',' && !quoted;
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = quoted,
-                b'"' => quoted = !quoted,
-                _ => {}
-            }
-            ends
-        });
-        let (element, rest) = match end {
-            Some(end) => (self.0.get(..end)?, self.0.get(end + 1..)?),
-            None => (self.0, ""),
-        };
-        self.0 = rest;
-        Some(element)
-    }
+        ends
+    })
 }
 
-/// Answers worth having again: what was asked for, or where it has gone for good.
-const GOOD: [StatusCode; 4] = [
+/// The statuses that are cached: the resource, or where it has moved for good.
+const CACHEABLE: [StatusCode; 4] = [
     StatusCode::OK,
     StatusCode::NON_AUTHORITATIVE_INFORMATION,
     StatusCode::MOVED_PERMANENTLY,
@@ -440,71 +406,71 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_not_asked_for_longest_makes_room() {
-        let recent = LruCache::new(10_000);
+    fn the_least_recently_used_value_is_evicted() {
+        let cache = LruCache::new(10_000);
         for key in 0..9u8 {
-            recent.put(&[key], key, 1_000 - OVERHEAD - 2);
+            cache.insert(&[key], key, 1_000 - OVERHEAD - 2);
         }
-        assert_eq!(recent.get(&[0]).as_deref(), Some(&0));
+        assert_eq!(cache.get(&[0]).as_deref(), Some(&0));
         for key in 9..11u8 {
-            recent.put(&[key], key, 1_000 - OVERHEAD - 2);
+            cache.insert(&[key], key, 1_000 - OVERHEAD - 2);
         }
-        assert_eq!(recent.usage(), (10, 10_000));
-        assert_eq!(recent.get(&[1]), None);
-        assert_eq!(recent.get(&[0]).as_deref(), Some(&0));
+        assert_eq!(cache.usage(), (10, 10_000));
+        assert_eq!(cache.get(&[1]), None);
+        assert_eq!(cache.get(&[0]).as_deref(), Some(&0));
     }
 
     #[test]
-    fn the_latest_are_kept_in_less_room() {
-        let recent = LruCache::new(80_000);
+    fn a_smaller_cache_keeps_the_most_recently_used_values() {
+        let cache = LruCache::new(80_000);
         for key in 0..10u8 {
-            recent.put(&[key], key, 1_000 - OVERHEAD - 2);
+            cache.insert(&[key], key, 1_000 - OVERHEAD - 2);
         }
-        recent.put(b"large", 99, 5_000);
-        let smaller = recent.resized(8_000);
+        cache.insert(b"large", 99, 5_000);
+        let smaller = cache.resized(8_000);
         assert_eq!(smaller.usage(), (8, 8_000));
         assert_eq!(smaller.get(&[9]).as_deref(), Some(&9));
         assert_eq!((smaller.get(&[1]), smaller.get(b"large")), (None, None));
-        assert_eq!(recent.resized(1 << 20).usage(), recent.usage());
+        assert_eq!(cache.resized(1 << 20).usage(), cache.usage());
     }
 
     #[test]
-    fn what_is_put_again_takes_its_place() {
-        let recent = LruCache::new(10_000);
-        recent.put(b"a", 1, 500);
-        recent.put(b"a", 2, 700);
-        assert_eq!(recent.get(b"a").as_deref(), Some(&2));
-        assert_eq!(recent.usage(), (1, 700 + 2 + OVERHEAD));
-        recent.remove(b"a");
-        assert_eq!(recent.usage(), (0, 0));
+    fn a_value_replaces_the_one_under_the_same_key() {
+        let cache = LruCache::new(10_000);
+        cache.insert(b"a", 1, 500);
+        cache.insert(b"a", 2, 700);
+        assert_eq!(cache.get(b"a").as_deref(), Some(&2));
+        assert_eq!(cache.usage(), (1, 700 + 2 + OVERHEAD));
+        cache.remove(b"a");
+        assert_eq!(cache.usage(), (0, 0));
     }
 
     #[test]
-    fn what_is_too_large_is_not_taken_and_what_it_replaces_is_gone() {
-        let recent = LruCache::new(8_000);
-        recent.put(b"a", 1, 100);
-        recent.put(b"a", 2, 1_000);
-        assert_eq!(recent.get(b"a"), None);
+    fn a_value_that_is_too_large_removes_the_one_it_replaces() {
+        let cache = LruCache::new(8_000);
+        cache.insert(b"a", 1, 100);
+        cache.insert(b"a", 2, 1_000);
+        assert_eq!(cache.get(b"a"), None);
     }
 
     #[test]
-    fn what_is_being_received_counts() {
-        let recent = Arc::new(LruCache::new(10_000));
+    fn reserved_bytes_count() {
+        let cache = Arc::new(LruCache::new(10_000));
         for key in 0..10u8 {
-            recent.put(&[key], key, 1_000 - OVERHEAD - 2);
+            cache.insert(&[key], key, 1_000 - OVERHEAD - 2);
         }
-        let mut first = recent.reserve();
+        let mut first = cache.reserve();
         assert!(first.grow(3_000));
-        assert_eq!(recent.usage(), (7, 10_000));
-        assert_eq!(recent.get(&[2]), None, "the oldest make room");
-        let mut second = recent.reserve();
+        assert_eq!(cache.usage(), (7, 10_000));
+        assert_eq!(cache.get(&[2]), None, "the oldest are evicted");
+        let mut second = cache.reserve();
         assert!(second.grow(2_000));
-        assert!(!second.grow(1), "half of it stays with what is complete");
-        assert_eq!(recent.usage(), (5, 10_000));
+        assert!(!second.grow(1), "half of the cache is for complete values");
+        assert_eq!(cache.usage(), (5, 10_000));
         drop(first);
-        assert_eq!(recent.usage(), (5, 7_000));
+        assert_eq!(cache.usage(), (5, 7_000));
         second.fill(b"a", 99, 1_000 - OVERHEAD - 2);
-        assert_eq!(recent.get(b"a").as_deref(), Some(&99));
-        assert_eq!(recent.usage(), (6, 6_000));
+        assert_eq!(cache.get(b"a").as_deref(), Some(&99));
+        assert_eq!(cache.usage(), (6, 6_000));
     }
 }

@@ -54,6 +54,41 @@ pub use self::verdict::{Admission, Permit, Refusal};
 pub use self::zone::{ConnZone, ReqZone, ShadowDifferences, ShadowZone, Zones, forgotten_zones};
 
 /// The limits of one location.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use weir::clock::Millis;
+/// use weir::config::load_text;
+/// use weir::limits::{Admission, Limits, Zones};
+/// use weir::message::{ClientConnection, RemoteAddr, RequestRecord, Target};
+///
+/// let text = "
+/// limit_req_zones: { per_ip: { key: $binary_remote_addr, rate: 10r/s } }
+/// servers:
+///   - listen: 8080
+///     limit_req: { zone: per_ip, burst: 1, nodelay: true }
+///     return: 204
+/// ";
+/// let (plan, _) = load_text("weir.yaml", text, |_| None).expect("it is valid");
+/// let plan = Arc::new(plan);
+/// let limits = Limits::compile(&plan.servers[0].fallback, &Zones::build(&plan));
+///
+/// let client = RemoteAddr::Ip("192.0.2.7:4711".parse().expect("an address"));
+/// let mut record = RequestRecord::begin(
+///     Arc::clone(&plan),
+///     0,
+///     Arc::new(ClientConnection::new(client, None, 1, Millis(0))),
+///     http::Request::new(()).into_parts().0,
+///     Target::default(),
+///     Millis(0),
+/// );
+/// let mut decide = |millis| limits.ask_requests(&mut record, Millis(millis));
+/// assert!(matches!(decide(0), Admission::Pass));
+/// assert!(matches!(decide(0), Admission::Pass), "the burst");
+/// assert!(matches!(decide(0), Admission::Refuse(_)));
+/// assert!(matches!(decide(100), Admission::Pass));
+/// ```
 #[derive(Debug)]
 pub struct Limits {
     requests: ReqRules,

@@ -444,7 +444,7 @@ impl ReqRule {
     fn admits_after(&self, turn: Option<Duration>, spec: &LimitSpec) -> Option<Duration> {
         let max_wait = self.action.max_wait.unwrap_or_default();
         // At its turn it still waits as the burst has it, and all of that has to fit into the longest wait.
-        let before_its_turn = max_wait.saturating_sub(spec.wait_in_burst());
+        let before_its_turn = max_wait.saturating_sub(spec.burst_wait());
         turn.map(|turn| turn.saturating_sub(before_its_turn))
     }
 

@@ -97,7 +97,7 @@ impl Generation {
             .collect();
         let stale_cache = match before {
             None => Arc::new(StaleCache::new(plan.stale_size)),
-            Some(before) if before.stale_cache.bound() == plan.stale_size => {
+            Some(before) if before.stale_cache.max_bytes == plan.stale_size => {
                 Arc::clone(&before.stale_cache)
             }
             Some(before) => Arc::new(before.stale_cache.resized(plan.stale_size)),

@@ -104,7 +104,7 @@ impl CacheWriter {
         self.cached.body = Bytes::copy_from_slice(body);
         let bytes = self.cached.size();
         let entry = CacheEntry::Response(Box::new(self.cached));
-        self.cache.put(&self.key, entry, bytes);
+        self.cache.insert(&self.key, entry, bytes);
     }
 
     /// Records the body as it comes; `None` if there is no room for it.
@@ -130,7 +130,9 @@ impl CacheRecording {
             return true;
         }
         // Doubled, so that a long body is not moved with every piece; what is doubled is reserved, too.
-        let doubled = capacity.saturating_mul(2).min(self.writer.cache.largest());
+        let doubled = capacity
+            .saturating_mul(2)
+            .min(self.writer.cache.max_value());
         let fits = [doubled.max(wanted), wanted]
             .into_iter()
             .find(|size| self.reservation.grow(size - capacity));
@@ -147,7 +149,7 @@ impl CacheRecording {
 impl BodyObserver for CacheRecording {
     fn piece(&mut self, data: &[u8]) -> bool {
         let wanted = self.read.len() + data.len();
-        if wanted > self.writer.cache.largest() || !self.make_room(wanted) {
+        if wanted > self.writer.cache.max_value() || !self.make_room(wanted) {
             return false;
         }
         self.read.extend_from_slice(data);
@@ -250,15 +252,15 @@ impl StaleRules {
         let request = &record.head;
         let announced = head.headers.get(CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
-        let is_too_large = announced.is_some_and(|length: usize| length > self.cache.largest());
-        if is_too_large || !cache::may_keep(request) {
+        let is_too_large = announced.is_some_and(|length: usize| length > self.cache.max_value());
+        if is_too_large || !cache::may_store(request) {
             return None;
         }
         let (mut key, audience) = self.key(record);
-        if audience == CacheScope::Everybody && self.credentials.carried_by(record) {
+        if audience == CacheScope::Shared && self.credentials.carried_by(record) {
             return None;
         }
-        let Some(spec) = cache::spec(head, audience, Clock::wall) else {
+        let Some(spec) = cache::freshness(head, audience, Clock::wall) else {
             // What is there by now is of another kind than what was kept.
             if head.status.is_success() {
                 self.cache.remove(&key);
@@ -267,7 +269,7 @@ impl StaleRules {
         };
         if !spec.vary.is_empty() {
             let entry = CacheEntry::Varies(spec.vary.clone());
-            self.cache.put(&key, entry, names_size(&spec.vary));
+            self.cache.insert(&key, entry, names_size(&spec.vary));
             add_vary_values(&mut key, &spec.vary, request);
         }
         Some(CacheWriter {
@@ -290,7 +292,7 @@ impl StaleRules {
         now: Millis,
     ) -> Option<Response<ResponseBody<UpstreamBody>>> {
         let request = &record.head;
-        if !cache::may_use(request) {
+        if !cache::may_reuse(request) {
             return None;
         }
         let (mut key, _) = self.key(record);
@@ -303,7 +305,7 @@ impl StaleRules {
             return None;
         };
         let age = now.since(cached.since);
-        if age > self.plan.max_age || cached.spec.most.is_some_and(|most| age > most) {
+        if age > self.plan.max_age || cached.spec.usable.is_some_and(|usable| age > usable) {
             return None;
         }
         Some(cached.response(age, &request.method))
@@ -337,8 +339,8 @@ impl StaleRules {
         }
         // Without a secret of its own nothing tells this client from others.
         let audience = match self.plan.private && known {
-            true => CacheScope::One,
-            false => CacheScope::Everybody,
+            true => CacheScope::Private,
+            false => CacheScope::Shared,
         };
         key.push(audience as u8);
         (key, audience)
@@ -627,7 +629,7 @@ mod tests {
             spec: Freshness {
                 age: Duration::from_secs(u64::MAX),
                 fresh: None,
-                most: None,
+                usable: None,
                 vary: Vec::new(),
             },
             since: Millis(0),

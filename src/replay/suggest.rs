@@ -314,7 +314,7 @@ fn refused_of(times: &[u64], rate: Rate, burst: u32) -> u64 {
 fn meet(times: &[u64], rate: Rate, burst: u32, delay: Delay, mut hear: impl FnMut(Verdict)) {
     let burst = Excess::requests(burst);
     let numbers = LeakyBucket { rate, burst, delay };
-    let mut state = numbers.fresh(Millis(times.first().copied().unwrap_or(0)));
+    let mut state = numbers.new_state(Millis(times.first().copied().unwrap_or(0)));
     for at in times {
         hear(numbers.charge(&mut state, Millis(*at), Cost::ONE).0);
     }

@@ -26,6 +26,20 @@ use crate::clock::Millis;
 use crate::config::plan::ConnQueue;
 
 /// A `limit_conn` zone. A clone is the same zone.
+///
+/// ```
+/// use weir::clock::Millis;
+/// use weir::store::{Key, NoSlot, SlotTable};
+///
+/// let zone = SlotTable::new("per_ip", 1 << 20);
+/// let key = Key::from_bytes(b"192.0.2.7");
+/// let slot = zone.take(&key, 1, Millis(0)).expect("no other request");
+/// assert_eq!(zone.taken(&key), 1);
+/// assert_eq!(zone.take(&key, 1, Millis(5)).unwrap_err(), NoSlot);
+///
+/// drop(slot);
+/// assert!(zone.take(&key, 1, Millis(9)).is_ok());
+/// ```
 #[derive(Debug, Clone)]
 pub struct SlotTable {
     /// Its name.

@@ -15,6 +15,15 @@ use std::sync::OnceLock;
 use smallvec::SmallVec;
 
 /// A key, ready to be looked up in any zone of this process.
+///
+/// ```
+/// use weir::store::Key;
+///
+/// let key = Key::from_bytes(&[192, 0, 2, 7]);
+/// assert_eq!(key.short_bytes().as_deref(), Some(&[192, 0, 2, 7][..]));
+/// let long = Key::from_bytes(b"a key of more than fifteen bytes");
+/// assert_eq!(long.short_bytes(), None);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     pub(super) packed: PackedKey,

@@ -13,6 +13,19 @@ use super::table::{BYTES_PER_KEY, EvictingTable, ShardLayout, Shards};
 use crate::clock::Millis;
 
 /// The penalties of a zone.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use weir::clock::Millis;
+/// use weir::store::{Key, Penalties};
+///
+/// let penalties = Penalties::new("login", 1 << 20);
+/// let key = Key::from_bytes(b"alice");
+/// penalties.punish(&key, Millis(0), Duration::from_secs(30));
+/// assert_eq!(penalties.remaining(&key, Millis(10_000)), Some(Duration::from_secs(20)));
+/// assert_eq!(penalties.remaining(&key, Millis(30_000)), None);
+/// ```
 #[derive(Debug)]
 pub struct Penalties {
     zone: Box<str>,
@@ -118,18 +131,6 @@ impl Penalties {
         self.last_given.fetch_max(now.0, Ordering::Relaxed);
         true
     }
-
-    /// How many keys are stored, those whose penalty has ended among them.
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.len()).sum()
-    }
-
-    /// The memory it uses, in bytes.
-    #[cfg(test)]
-    fn memory(&self) -> usize {
-        self.shards.iter().map(|shard| shard.memory()).sum()
-    }
 }
 
 #[cfg(test)]
@@ -138,6 +139,17 @@ mod tests {
     use super::*;
 
     const TERM: Duration = Duration::from_secs(30);
+
+    impl Penalties {
+        /// The number of stored keys, those whose penalty has ended among them.
+        fn len(&self) -> usize {
+            self.shards.iter().map(|shard| shard.len()).sum()
+        }
+
+        fn memory(&self) -> usize {
+            self.shards.iter().map(|shard| shard.memory()).sum()
+        }
+    }
 
     fn key(number: u32) -> Key {
         Key::from_bytes(&number.to_be_bytes())

@@ -34,6 +34,37 @@ use crate::clock::Millis;
 use crate::telemetry::Histogram;
 
 /// A `limit_req` zone. A clone is the same zone.
+///
+/// With nginx's `rate=10r/s` and `burst=2`, requests above the rate are delayed, and those above the burst are refused:
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use weir::algorithm::{AlgorithmParams, Cost, Delay, Excess, LimitSpec, Rate, Verdict};
+/// use weir::clock::Millis;
+/// use weir::store::{Key, RateZone};
+///
+/// let algorithm = AlgorithmParams::LeakyBucket { rate: Rate::per_second(10_000) };
+/// let spec = LimitSpec::new(&algorithm, Excess::requests(2), Delay::After(Excess(0)));
+/// let zone = RateZone::new("per_ip", 1 << 20, &spec, false);
+/// let key = Key::from_bytes(b"192.0.2.7");
+/// let charge = |millis| zone.charge(&key, Millis(millis), Cost::ONE, &spec).0;
+/// let delay = |excess, millis| Verdict::Delay {
+///     excess: Excess::requests(excess),
+///     wait: Duration::from_millis(millis),
+/// };
+///
+/// assert_eq!(charge(0), Verdict::Pass { excess: Excess(0) });
+/// assert_eq!(charge(0), delay(1, 100));
+/// assert_eq!(charge(0), delay(2, 200));
+/// let refused = Verdict::Refuse {
+///     excess: Excess::requests(3),
+///     retry_after: Some(Duration::from_millis(100)),
+/// };
+/// assert_eq!(charge(0), refused);
+/// assert_eq!(charge(100), delay(2, 200));
+/// assert_eq!((zone.counts().delay, zone.counts().refuse), (3, 1));
+/// ```
 #[derive(Debug, Clone)]
 pub struct RateZone {
     /// Its name.
@@ -44,7 +75,7 @@ pub struct RateZone {
 }
 
 macro_rules! define_zone_keys {
-    ([] $($name:ident($type:ty) { $($param:ident: $of:ty),* },)*) => {
+    ([] $($name:ident($type:ty) $params:tt => $make:expr,)*) => {
         /// The keys of a zone, with the states of its algorithm.
         #[derive(Debug, Clone)]
         enum ZoneKeys {
@@ -115,8 +146,8 @@ impl RateZone {
     #[must_use]
     pub fn peek(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) -> Verdict {
         with!(self, spec, (shards, spec) => match shards.lock(key).keys.touch(key) {
-            Some(state) => spec.ask(state, now, cost),
-            None => spec.ask(&spec.fresh(now), now, cost),
+            Some(state) => spec.peek(state, now, cost),
+            None => spec.peek(&spec.new_state(now), now, cost),
         })
     }
 
@@ -325,7 +356,7 @@ fn resized<A: Algorithm>(
 
 /// What a key may cost in all: its entry in a table, its places in the index and in the eviction order, and its heap.
 fn bytes_per_key<A: Algorithm>(slowest: &A) -> usize {
-    table::bytes_per_key::<A::State>().saturating_add(slowest.most_heap())
+    table::bytes_per_key::<A::State>().saturating_add(slowest.max_heap())
 }
 
 /// Some of a zone's keys, behind one lock.
@@ -358,7 +389,7 @@ impl<A: Algorithm> RateShard<A> {
         if let Some((verdict, receipt)) = self.charge_known(key, now, cost, spec) {
             return (verdict, receipt, false);
         }
-        let mut state = spec.fresh(now);
+        let mut state = spec.new_state(now);
         let (verdict, spent) = spec.charge(&mut state, now, cost);
         let receipt = self.count(&verdict, spent);
         let is_changed = match verdict {
@@ -404,7 +435,7 @@ impl<A: Algorithm> RateShard<A> {
             spec.debit(state, now, cost);
             return false;
         }
-        let mut state = spec.fresh(now);
+        let mut state = spec.new_state(now);
         spec.debit(&mut state, now, cost);
         cost > Cost(0) && self.insert(key, state, now)
     }
@@ -431,7 +462,7 @@ impl<A: Algorithm> RateShard<A> {
             catch_up(state);
             return false;
         }
-        let mut state = spec.fresh(now);
+        let mut state = spec.new_state(now);
         catch_up(&mut state);
         self.insert(key, state, now)
     }

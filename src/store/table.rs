@@ -534,12 +534,6 @@ impl<V> EvictingTable<V> {
         self.table.len()
     }
 
-    /// The memory it uses, in bytes.
-    #[cfg(test)]
-    pub(super) fn memory(&self) -> usize {
-        self.table.memory() + self.order.capacity() * size_of::<Reverse<EvictionKey>>()
-    }
-
     /// The slot of the key that expires first.
     fn first_to_expire(&mut self, expires_at: impl Fn(&V) -> Millis) -> Option<usize> {
         if self.order.is_empty() {
@@ -578,6 +572,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    impl<V> EvictingTable<V> {
+        pub(in crate::store) fn memory(&self) -> usize {
+            self.table.memory() + self.order.capacity() * size_of::<Reverse<EvictionKey>>()
+        }
+    }
 
     #[test]
     fn ten_megabytes_hold_a_key_per_64_bytes() {

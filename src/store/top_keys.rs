@@ -20,6 +20,20 @@ use crate::algorithm::VerdictKind;
 use crate::clock::Millis;
 
 /// The top keys of a zone.
+///
+/// ```
+/// use weir::algorithm::VerdictKind;
+/// use weir::clock::Millis;
+/// use weir::store::{Key, TopKeys};
+///
+/// let top = TopKeys::default();
+/// let key = Key::from_bytes(b"192.0.2.7");
+/// for now in 0..100 {
+///     top.record(&key, VerdictKind::Refuse, 1, Millis(now), Box::default);
+/// }
+/// let found = top.find(&key, Millis(100)).expect("it is the only key");
+/// assert_eq!((found.counts.refuse, found.missed), (100, 0));
+/// ```
 #[derive(Debug)]
 pub struct TopKeys(ShardLock<TopLists>);
 

@@ -1,4 +1,4 @@
--- A level that rises with every request and falls with time: the same arithmetic as `src/algorithm/level.rs`.
+-- A level that rises with every request and falls with time: the same arithmetic as `src/algorithm/quantities.rs`.
 -- Kept as height, moment of the last charge, and units in a request: whoever changes a rate changes the unit.
 local function level_kept(key, unit)
   local was = kept(key, 3)

@@ -30,7 +30,7 @@ fn nothing_is_saved_while_idle() {
 }
 
 #[test]
-fn who_weighs_more_goes_at_once_and_makes_the_next_wait() {
+fn a_higher_cost_passes_at_once_and_delays_the_next_request() {
     let mut key = key(Rate::per_second(10_000), 500);
     assert_eq!(wait(&key.charge_cost(0, whole(7))), 0);
     assert_eq!(retry(&key.charge(0)), Some(200));
@@ -38,16 +38,16 @@ fn who_weighs_more_goes_at_once_and_makes_the_next_wait() {
 }
 
 #[test]
-fn a_debt_makes_all_wait() {
+fn a_debt_delays_every_request() {
     let mut key = key(Rate::per_second(10_000), 500);
     key.debit(0, whole(50));
-    assert_eq!(retry(&key.ask(0, Cost(0))), Some(4_500));
+    assert_eq!(retry(&key.peek(0, Cost(0))), Some(4_500));
     assert_eq!(key.key_status(0).remaining, 0);
     assert_eq!(key.key_status(4_500).remaining, 1);
 }
 
 #[test]
-fn with_no_wait_allowed_it_is_one_at_a_time() {
+fn without_max_wait_one_request_passes_at_a_time() {
     let mut key = key(Rate::per_second(2_000), 0);
     assert_eq!(key.passed(0, 5), 1);
     assert_eq!(key.passed(499, 5), 0);
@@ -55,15 +55,17 @@ fn with_no_wait_allowed_it_is_one_at_a_time() {
 }
 
 #[test]
-fn who_goes_on_asking_stays_out_where_refusals_count() {
+fn counted_refusals_keep_a_client_out() {
     let mut key = key(Rate::per_second(1_000), 2_000);
-    let passed = (0..60).filter(|tick| key.charge_all(tick * 500)).count();
+    let passed = (0..60)
+        .filter(|tick| key.charge_counting_refusals(tick * 500))
+        .count();
     assert_eq!(passed, 5);
-    assert!(key.charge_all(60 * 500 + 500));
+    assert!(key.charge_counting_refusals(60 * 500 + 500));
 }
 
 #[test]
-fn a_clock_that_goes_back_empties_nothing() {
+fn a_clock_set_back_drains_nothing() {
     let mut key = key(Rate::per_second(1_000), 2_000);
     assert_eq!(key.passed(100_000, 9), 3);
     assert_eq!(key.passed(95_000, 9), 0);
@@ -71,9 +73,9 @@ fn a_clock_that_goes_back_empties_nothing() {
 }
 
 proptest! {
-    /// A line of people: each is served when all before are, and turned away when that is too late.
+    /// Each request is served when all before it are, and refused when that is too late.
     #[test]
-    fn every_answer_is_the_one_of_a_line_of_people(
+    fn every_verdict_matches_a_simulated_queue(
         (rate, per_period, period) in rates(),
         max_wait in 0..3_000u64,
         requests in requests(),
@@ -87,13 +89,13 @@ proptest! {
             let present = u128::from(now) * per_period;
             next = next.max(present);
             let latest = present + u128::from(max_wait) * per_period;
-            let outcome = key.charge_cost(now, Cost::milli(milli));
-            prop_assert_eq!(refused(&outcome), next > latest);
+            let verdict = key.charge_cost(now, Cost::milli(milli));
+            prop_assert_eq!(refused(&verdict), next > latest);
             if next > latest {
                 let early = (next - latest).div_ceil(per_period);
-                prop_assert_eq!(retry(&outcome).map(u128::from), Some(early));
+                prop_assert_eq!(retry(&verdict).map(u128::from), Some(early));
             } else {
-                prop_assert_eq!(u128::from(wait(&outcome)), (next - present) / per_period);
+                prop_assert_eq!(u128::from(wait(&verdict)), (next - present) / per_period);
                 next += u128::from(milli) * period / 1000;
             }
         }

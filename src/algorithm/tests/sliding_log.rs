@@ -1,4 +1,4 @@
-//! The log against the list of what was let through, and how much of it is kept.
+//! The log against a list of the requests that passed, and its memory.
 
 use proptest::prelude::*;
 
@@ -13,54 +13,54 @@ fn key(limit: u32, window: u64) -> Key<SlidingLog> {
 }
 
 #[test]
-fn no_window_wherever_it_begins_has_more_than_the_limit() {
+fn no_window_holds_more_than_the_limit() {
     let mut key = key(10, 60_000);
     assert_eq!(key.passed(59_999, 4), 4);
     assert_eq!(key.passed(60_001, 20), 6);
-    assert_eq!(retry(&key.ask(60_001, Cost::ONE)), Some(59_998));
+    assert_eq!(retry(&key.peek(60_001, Cost::ONE)), Some(59_998));
     assert_eq!(key.passed(119_998, 20), 0);
     assert_eq!(key.passed(119_999, 20), 4);
     assert_eq!(key.passed(120_001, 20), 6);
 }
 
 #[test]
-fn a_cost_beyond_the_limit_never_passes_and_names_no_time() {
+fn a_cost_beyond_the_limit_is_refused_without_a_time_to_retry() {
     let mut key = key(10, 60_000);
     assert_eq!(retry(&key.charge_cost(0, whole(11))), None);
     assert!(!refused(&key.charge_cost(0, whole(10))));
     assert!(!refused(&key.charge_cost(0, Cost(0))));
     key.debit(5, Cost::ONE);
-    assert_eq!(retry(&key.ask(5, Cost(0))), Some(59_995));
+    assert_eq!(retry(&key.peek(5, Cost(0))), Some(59_995));
 }
 
 #[test]
-fn requests_of_less_than_one_take_no_more_room() {
+fn requests_of_less_than_one_take_no_more_memory() {
     let mut key = key(5, 60_000);
     for tick in 0..200 {
         key.charge_cost(tick, Cost::milli(100));
     }
-    let journal = key.state.as_ref().unwrap();
-    assert_eq!(journal.entries.len(), 5);
-    assert!(SlidingLog::heap(journal) <= key.spec.most_heap());
+    let log = key.state.as_ref().unwrap();
+    assert_eq!(log.entries.len(), 5);
+    assert!(SlidingLog::heap(log) <= key.spec.max_heap());
     assert_eq!(key.key_status(200).remaining, 0);
     assert_eq!(key.key_status(60_004).remaining, 0, "stricter, never laxer");
     assert_eq!(key.key_status(60_049).remaining, 5);
 }
 
 #[test]
-fn it_never_takes_more_than_it_said() {
+fn the_log_never_takes_more_than_max_heap() {
     for limit in [1, 2, 3, 7, 100, 1_000] {
         let mut key = key(limit, 60_000);
         for tick in 0..3_000 {
             key.charge(tick);
-            let journal = key.state.as_ref().unwrap();
-            assert!(SlidingLog::heap(journal) <= key.spec.most_heap());
+            let log = key.state.as_ref().unwrap();
+            assert!(SlidingLog::heap(log) <= key.spec.max_heap());
         }
     }
 }
 
 #[test]
-fn a_clock_that_goes_back_lets_nothing_fall_out() {
+fn a_clock_set_back_drops_nothing() {
     let mut key = key(10, 1_000);
     assert_eq!(key.passed(99_500, 3), 3);
     assert_eq!(key.passed(100_000, 20), 7);
@@ -72,15 +72,17 @@ fn a_clock_that_goes_back_lets_nothing_fall_out() {
 }
 
 #[test]
-fn who_goes_on_asking_stays_out_where_refusals_count() {
+fn counted_refusals_keep_a_client_out() {
     let mut key = key(10, 1_000);
-    let passed = (0..100).filter(|tick| key.charge_all(tick * 50)).count();
+    let passed = (0..100)
+        .filter(|tick| key.charge_counting_refusals(tick * 50))
+        .count();
     assert_eq!(passed, 10);
-    assert!(key.charge_all(5_500));
+    assert!(key.charge_counting_refusals(5_500));
 }
 
 #[test]
-fn idle_forever_starts_over_and_nothing_wraps() {
+fn a_long_idle_key_starts_again_and_no_number_wraps() {
     let mut key = key(10, 60_000);
     assert_eq!(key.passed(0, 20), 10);
     assert_eq!(key.passed(u64::MAX, 20), 10);
@@ -90,7 +92,7 @@ fn idle_forever_starts_over_and_nothing_wraps() {
 }
 
 #[test]
-fn a_smaller_limit_holds_at_once() {
+fn a_smaller_limit_applies_at_once() {
     let mut key = key(10, 60_000);
     assert_eq!(key.passed(0, 20), 10);
     key.spec.limit = Excess::requests(4);
@@ -100,7 +102,7 @@ fn a_smaller_limit_holds_at_once() {
 
 proptest! {
     #[test]
-    fn every_answer_is_that_of_the_list(
+    fn every_verdict_matches_a_list_of_requests(
         limit in 1..20u32,
         window in 1..60_000u64,
         gaps in prop::collection::vec((prop_oneof![Just(0u64), 0..5u64, 0..2_000u64, 0..50_000u64], 0..5u64), 1..80),
@@ -114,22 +116,22 @@ proptest! {
                 let used: u64 = list.iter().filter(|(at, _)| now - at < window).map(|(_, count)| count).sum();
                 used + count <= u64::from(limit)
             };
-            let outcome = key.charge_cost(now, whole(count));
-            prop_assert_eq!(!refused(&outcome), fits(&list, now));
+            let verdict = key.charge_cost(now, whole(count));
+            prop_assert_eq!(!refused(&verdict), fits(&list, now));
             if fits(&list, now) {
                 list.push((now, count));
             } else if count > u64::from(limit) {
-                prop_assert_eq!(retry(&outcome), None);
+                prop_assert_eq!(retry(&verdict), None);
             } else {
-                let wait = retry(&outcome).unwrap();
+                let wait = retry(&verdict).unwrap();
                 prop_assert!(fits(&list, now + wait) && !fits(&list, now + wait - 1), "after {wait}");
             }
         }
     }
 
-    /// Caddy's way to the same answers: a ring of moments, and a request is let in that finds the oldest out of the window.
+    /// As Caddy does it: a ring of times, and a request passes if the oldest is out of the window.
     #[test]
-    fn a_ring_of_moments_says_the_same(
+    fn a_ring_of_times_gives_the_same_verdicts(
         limit in 1..20usize,
         window in 1..60_000u64,
         gaps in crate::algorithm::testing::gaps(),
@@ -149,12 +151,12 @@ proptest! {
     }
 
     #[test]
-    fn a_charge_taken_back_leaves_no_trace(requests in requests()) {
+    fn a_refund_leaves_no_trace_in_any_history(requests in requests()) {
         let (mut one, mut other) = (key(50, 9_000), key(50, 9_000));
         let mut now = 0;
         for (gap, milli) in requests {
             now += gap;
-            other.charge_in_vain(now, whole(1));
+            other.charge_and_refund(now, whole(1));
             let cost = Cost::milli(milli);
             prop_assert_eq!(one.charge_cost(now, cost), other.charge_cost(now, cost));
         }

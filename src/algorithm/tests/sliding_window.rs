@@ -1,4 +1,4 @@
-//! The estimate against Cloudflare's own example and against fractions.
+//! The estimate against Cloudflare's example and against fractions.
 
 use proptest::prelude::*;
 
@@ -12,21 +12,21 @@ fn key(limit: u32, window: u64) -> Key<SlidingWindow> {
     })
 }
 
-/// Cloudflare's example: 50 a minute; 42 in the whole minute before and 18 in the 15 seconds since make 49.5.
+/// Limit 50 per minute; 42 in the whole minute before and 18 in the 15 seconds since make 49.5.
 #[test]
-fn one_more_request_and_the_rate_limiter_will_be_very_angry() {
+fn the_estimate_matches_cloudflares_example() {
     let mut key = key(50, 60_000);
     assert_eq!(key.passed(0, 42), 42);
     assert_eq!(key.passed(75_000, 18), 18);
     assert_eq!(key.key_status(75_000).remaining, 0);
-    assert!(refused(&key.ask(75_000, Cost::ONE)));
+    assert!(refused(&key.peek(75_000, Cost::ONE)));
     assert!(
-        !refused(&key.ask(75_000, Cost::milli(500))),
+        !refused(&key.peek(75_000, Cost::milli(500))),
         "49.5 and a half"
     );
-    assert!(refused(&key.ask(75_000, Cost::milli(501))));
+    assert!(refused(&key.peek(75_000, Cost::milli(501))));
     // 42 × (60 − 15.715)/60 + 18 + 1 = 49.9995
-    assert_eq!(retry(&key.ask(75_000, Cost::ONE)), Some(715));
+    assert_eq!(retry(&key.peek(75_000, Cost::ONE)), Some(715));
 }
 
 #[test]
@@ -38,9 +38,9 @@ fn around_an_edge_no_more_than_the_limit_passes() {
     assert_eq!(key.passed(90_000, 20), 4);
 }
 
-/// What docs/algorithms.md says of an estimate: not at once, but in the course of a window.
+/// As docs/algorithms.md says of the estimate: not at once, but in the course of a window.
 #[test]
-fn a_burst_and_an_even_flow_after_it_come_to_nearly_twice_the_limit() {
+fn a_burst_and_then_an_even_flow_pass_nearly_twice_the_limit() {
     let mut key = key(100, 10_000);
     assert_eq!(key.passed(9_999, 150), 100);
     assert_eq!(key.passed(10_099, 150), 0);
@@ -49,26 +49,26 @@ fn a_burst_and_an_even_flow_after_it_come_to_nearly_twice_the_limit() {
 }
 
 #[test]
-fn when_the_window_itself_is_full_the_next_one_has_to_begin() {
+fn a_full_window_passes_nothing_before_the_next_one() {
     let mut key = key(10, 60_000);
     assert_eq!(key.passed(0, 20), 10);
-    assert_eq!(retry(&key.ask(0, Cost::ONE)), Some(66_000));
-    assert_eq!(retry(&key.ask(0, whole(10))), Some(120_000));
-    assert_eq!(retry(&key.ask(0, whole(11))), None);
+    assert_eq!(retry(&key.peek(0, Cost::ONE)), Some(66_000));
+    assert_eq!(retry(&key.peek(0, whole(10))), Some(120_000));
+    assert_eq!(retry(&key.peek(0, whole(11))), None);
 }
 
 #[test]
 fn a_debt_counts_for_two_windows() {
     let mut key = key(10, 1_000);
     key.debit(0, whole(40));
-    assert!(refused(&key.ask(1_749, Cost(0))));
-    assert!(!refused(&key.ask(1_750, Cost(0))));
-    assert_eq!(retry(&key.ask(0, Cost(0))), Some(1_750));
+    assert!(refused(&key.peek(1_749, Cost(0))));
+    assert!(!refused(&key.peek(1_750, Cost(0))));
+    assert_eq!(retry(&key.peek(0, Cost(0))), Some(1_750));
     assert_eq!(key.drained_at(), 2_000);
 }
 
 #[test]
-fn a_clock_that_goes_back_opens_no_window() {
+fn a_clock_set_back_starts_no_window() {
     let mut key = key(10, 1_000);
     assert_eq!(key.passed(100_000, 20), 10);
     assert_eq!(key.passed(99_500, 20), 0);
@@ -76,18 +76,20 @@ fn a_clock_that_goes_back_opens_no_window() {
 }
 
 #[test]
-fn who_goes_on_asking_stays_out_where_refusals_count() {
+fn counted_refusals_keep_a_client_out() {
     let mut key = key(10, 1_000);
-    let passed = (0..100).filter(|tick| key.charge_all(tick * 50)).count();
+    let passed = (0..100)
+        .filter(|tick| key.charge_counting_refusals(tick * 50))
+        .count();
     assert!((10..=12).contains(&passed), "{passed}");
-    assert!(key.charge_all(7_000));
+    assert!(key.charge_counting_refusals(7_000));
 }
 
 #[test]
-fn idle_forever_starts_over_and_nothing_wraps() {
+fn a_long_idle_key_starts_again_and_no_number_wraps() {
     let mut key = key(100_000_000, u64::MAX);
     key.debit(0, Cost(u64::MAX));
-    assert!(refused(&key.ask(u64::MAX, Cost::ONE)));
+    assert!(refused(&key.peek(u64::MAX, Cost::ONE)));
     let mut other = self::key(10, 60_000);
     assert_eq!(other.passed(0, 20), 10);
     assert_eq!(other.passed(u64::MAX, 20), 10);
@@ -95,7 +97,7 @@ fn idle_forever_starts_over_and_nothing_wraps() {
 
 proptest! {
     #[test]
-    fn no_stretch_of_a_window_holds_more_than_twice_the_limit(
+    fn no_window_holds_more_than_twice_the_limit(
         limit in 1..20u32,
         window in 1..60_000u64,
         requests in requests(),
@@ -112,9 +114,9 @@ proptest! {
         }
     }
 
-    /// Fractions of whole numbers, from the list of what was let through.
+    /// In fractions of whole numbers, from the list of requests that passed.
     #[test]
-    fn every_answer_is_that_of_the_list(
+    fn every_verdict_matches_a_list_of_requests(
         limit in 1..20u32,
         window in 1..100_000u64,
         requests in requests(),
@@ -134,14 +136,14 @@ proptest! {
                 let estimate = count(index.checked_sub(1)) * left + count(Some(index)) * u128::from(window);
                 estimate + u128::from(milli) * u128::from(window) <= most
             };
-            let outcome = key.charge_cost(now, Cost::milli(milli));
-            prop_assert_eq!(!refused(&outcome), fits(&list, now));
+            let verdict = key.charge_cost(now, Cost::milli(milli));
+            prop_assert_eq!(!refused(&verdict), fits(&list, now));
             if fits(&list, now) {
                 list.push((now, milli));
             } else if milli > u64::from(limit) * 1000 {
-                prop_assert_eq!(retry(&outcome), None);
+                prop_assert_eq!(retry(&verdict), None);
             } else {
-                let wait = retry(&outcome).unwrap();
+                let wait = retry(&verdict).unwrap();
                 prop_assert!(fits(&list, now + wait) && !fits(&list, now + wait - 1), "after {wait}");
             }
         }

@@ -1,4 +1,4 @@
-//! The blocks against the list of what was let through.
+//! The blocks against a list of the requests that passed.
 
 use proptest::prelude::*;
 
@@ -14,12 +14,12 @@ fn key(limit: u32, window: u64, precision: u64) -> Key<Blocks> {
 }
 
 #[test]
-fn a_block_falls_out_as_a_whole() {
+fn a_block_drops_out_as_a_whole() {
     let mut key = key(10, 60_000, 5_000);
     assert_eq!(key.passed(4_999, 4), 4);
     assert_eq!(key.passed(5_000, 20), 6);
-    assert_eq!(retry(&key.ask(5_000, Cost::ONE)), Some(60_000));
-    assert_eq!(retry(&key.ask(5_000, whole(5))), Some(65_000));
+    assert_eq!(retry(&key.peek(5_000, Cost::ONE)), Some(60_000));
+    assert_eq!(retry(&key.peek(5_000, whole(5))), Some(65_000));
     assert_eq!(key.passed(64_999, 20), 0);
     assert_eq!(key.passed(65_000, 20), 4);
     assert_eq!(key.passed(69_999, 20), 0);
@@ -45,33 +45,33 @@ fn a_window_of_one_block_is_two_blocks_long_at_most() {
 }
 
 #[test]
-fn a_cost_beyond_the_limit_never_passes_and_names_no_time() {
+fn a_cost_beyond_the_limit_is_refused_without_a_time_to_retry() {
     let mut key = key(10, 60_000, 5_000);
     assert_eq!(retry(&key.charge_cost(0, whole(11))), None);
     assert!(!refused(&key.charge_cost(0, whole(10))));
     assert!(!refused(&key.charge_cost(0, Cost(0))));
     key.debit(0, Cost::ONE);
-    assert_eq!(retry(&key.ask(0, Cost(0))), Some(65_000));
+    assert_eq!(retry(&key.peek(0, Cost(0))), Some(65_000));
 }
 
 #[test]
-fn a_clock_that_goes_back_lets_nothing_fall_out() {
+fn a_clock_set_back_drops_nothing() {
     let mut key = key(10, 1_000, 300);
     assert_eq!(key.passed(99_400, 3), 3);
     assert_eq!(key.passed(100_000, 20), 7);
     assert_eq!(key.passed(99_000, 20), 0);
     assert_eq!(key.passed(30_000, 20), 0, "a jump");
     // The three are two blocks older than the seven; after the jump they count as one block older, in the block of 29.7 s.
-    assert_eq!(retry(&key.ask(30_000, Cost::ONE)), Some(1_200));
-    assert_eq!(retry(&key.ask(30_000, whole(4))), Some(1_500));
-    let _refused = key.charge_all(30_000);
-    // The refused one took the place of one of the three.
+    assert_eq!(retry(&key.peek(30_000, Cost::ONE)), Some(1_200));
+    assert_eq!(retry(&key.peek(30_000, whole(4))), Some(1_500));
+    let _refused = key.charge_counting_refusals(30_000);
+    // The refused one replaced one of the three.
     assert_eq!(key.passed(30_000 + 1_199, 20), 0);
     assert_eq!(key.passed(30_000 + 1_200, 20), 2);
     assert_eq!(key.passed(30_000 + 1_500, 20), 8);
 }
 
-/// Another request of the key came in between, in the next block.
+/// Another request of the key comes in between, in the next block.
 #[test]
 fn a_refund_reaches_the_block_that_was_charged() {
     let mut key = key(10, 1_000, 100);
@@ -87,15 +87,17 @@ fn a_refund_reaches_the_block_that_was_charged() {
 }
 
 #[test]
-fn who_goes_on_asking_stays_out_where_refusals_count() {
+fn counted_refusals_keep_a_client_out() {
     let mut key = key(10, 1_000, 100);
-    let passed = (0..100).filter(|tick| key.charge_all(tick * 50)).count();
+    let passed = (0..100)
+        .filter(|tick| key.charge_counting_refusals(tick * 50))
+        .count();
     assert_eq!(passed, 10);
-    assert!(key.charge_all(6_000));
+    assert!(key.charge_counting_refusals(6_000));
 }
 
 #[test]
-fn idle_forever_starts_over_and_nothing_wraps() {
+fn a_long_idle_key_starts_again_and_no_number_wraps() {
     let mut key = key(10, 60_000, 7_000);
     assert_eq!(key.passed(0, 20), 10);
     assert_eq!(key.passed(u64::MAX, 20), 10);
@@ -106,7 +108,7 @@ fn idle_forever_starts_over_and_nothing_wraps() {
 
 proptest! {
     #[test]
-    fn every_answer_is_that_of_the_list(
+    fn every_verdict_matches_a_list_of_requests(
         limit in 1..20u32,
         blocks in 1..12u64,
         precision in 1..9_000u64,
@@ -122,14 +124,14 @@ proptest! {
                 list.iter().filter(|(at, _)| at / precision >= oldest).map(|(_, milli)| milli).sum()
             };
             let fits = |list: &[(u64, u64)], now| used(list, now) + milli <= u64::from(limit) * 1000;
-            let outcome = key.charge_cost(now, Cost::milli(milli));
-            prop_assert_eq!(!refused(&outcome), fits(&list, now));
+            let verdict = key.charge_cost(now, Cost::milli(milli));
+            prop_assert_eq!(!refused(&verdict), fits(&list, now));
             if fits(&list, now) {
                 list.push((now, milli));
             } else if milli > u64::from(limit) * 1000 {
-                prop_assert_eq!(retry(&outcome), None);
+                prop_assert_eq!(retry(&verdict), None);
             } else {
-                let wait = retry(&outcome).unwrap();
+                let wait = retry(&verdict).unwrap();
                 prop_assert!(fits(&list, now + wait) && !fits(&list, now + wait - 1), "after {wait}");
             }
             let left = (u64::from(limit) * 1000).saturating_sub(used(&list, now));
@@ -138,19 +140,19 @@ proptest! {
     }
 
     #[test]
-    fn a_charge_taken_back_leaves_no_trace(requests in requests()) {
+    fn a_refund_leaves_no_trace_in_any_history(requests in requests()) {
         let (mut one, mut other) = (key(5, 9_000, 1_000), key(5, 9_000, 1_000));
         let mut now = 0;
         for (gap, milli) in requests {
             now += gap;
-            other.charge_in_vain(now, whole(1));
+            other.charge_and_refund(now, whole(1));
             let cost = Cost::milli(milli);
             prop_assert_eq!(one.charge_cost(now, cost), other.charge_cost(now, cost));
         }
     }
 
-    /// Whatever happens to a key, and however its clock runs: what passes is what the list of all that came in the last window
-    /// lets pass. What is refused would not have passed within a window that is one block longer.
+    /// For any steps and any clock: every request passes that the list of the last window lets pass, and a refused one would
+    /// not pass within a window that is one block longer.
     #[test]
     fn no_window_holds_more_than_the_limit(
         limit in 1..20u32,
@@ -185,9 +187,9 @@ proptest! {
             };
             let cost = Cost::milli(milli);
             let spec = key.spec;
-            let state = key.state.get_or_insert_with(|| spec.fresh(Millis(now)));
-            let (outcome, spent) = spec.charge(state, Millis(now), cost);
-            if !refused(&outcome) {
+            let state = key.state.get_or_insert_with(|| spec.new_state(Millis(now)));
+            let (verdict, spent) = spec.charge(state, Millis(now), cost);
+            if !refused(&verdict) {
                 let used = log.within(time, window);
                 prop_assert!(used + milli <= limit_milli, "{used} + {milli} in {window} ms");
                 match step {
@@ -200,10 +202,10 @@ proptest! {
                 let used = log.within(time, longest) + counted.within(time, longest);
                 prop_assert!(used + milli > limit_milli, "{used} + {milli} in {longest} ms");
             }
-            if let Some(after) = retry(&outcome) {
+            if let Some(after) = retry(&verdict) {
                 prop_assert!(after > 0);
-                prop_assert!(refused(&key.ask(now + after - 1, cost)), "told to wait too long");
-                prop_assert!(!refused(&key.ask(now + after, cost)), "told to come too early");
+                prop_assert!(refused(&key.peek(now + after - 1, cost)), "the time to retry is too late");
+                prop_assert!(!refused(&key.peek(now + after, cost)), "the time to retry is too early");
             } else {
                 prop_assert!(milli > limit_milli);
             }
@@ -215,15 +217,15 @@ proptest! {
     }
 }
 
-/// What happens to a key.
+/// One step of a key's history.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Ask(u64),
-    /// Where refused requests count, too.
+    /// A request that is charged if it is refused, too.
     AskCounted(u64),
-    /// Another rule refuses it, and it is given back.
+    /// A request that another rule refuses, and that is refunded.
     AskInVain(u64),
-    /// The clock is set back by so many milliseconds.
+    /// The clock is set back by this many milliseconds.
     Back(u64),
     Debit(u64),
 }
@@ -242,7 +244,7 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     prop::collection::vec((gap, step), 1..120)
 }
 
-/// All that came, in microseconds and thousandths of a request: the oracle.
+/// The oracle: all requests, in microseconds and thousandths of a request.
 #[derive(Debug, Default)]
 struct Log(Vec<(u64, u64)>);
 

@@ -19,7 +19,7 @@ fn numbers(milli_per_second: u64, max_wait: Duration) -> Smooth<Bursty> {
     Smooth::bursty(rate, max_wait, Excess(rate.units_per_milli() * 1000))
 }
 
-/// Acquires as Guava's test does: the wait is slept, and written down.
+/// Acquires as Guava's test does: sleeps and records each wait.
 struct Stopwatch {
     now: u64,
     events: Vec<String>,
@@ -107,7 +107,7 @@ fn try_acquire_with_some_wait_allowed() {
 }
 
 #[test]
-fn a_burst_of_ones_own() {
+fn a_burst_of_a_rule_is_saved() {
     let rate = Rate::per_second(10_000);
     let mut key = Key::new(Smooth::bursty(rate, Duration::ZERO, Excess::requests(3)));
     assert_eq!(key.passed(0, 9), 1, "nothing is saved at the start");
@@ -117,15 +117,17 @@ fn a_burst_of_ones_own() {
 }
 
 #[test]
-fn who_goes_on_asking_stays_out_where_refusals_count() {
+fn counted_refusals_keep_a_client_out() {
     let mut key = Key::new(numbers(1_000, Duration::ZERO));
-    let passed = (0..60).filter(|tick| key.charge_all(tick * 500)).count();
+    let passed = (0..60)
+        .filter(|tick| key.charge_counting_refusals(tick * 500))
+        .count();
     assert_eq!(passed, 1);
-    assert!(key.charge_all(60 * 500 + 500));
+    assert!(key.charge_counting_refusals(60 * 500 + 500));
 }
 
 #[test]
-fn a_clock_that_goes_back_saves_nothing() {
+fn a_clock_set_back_saves_nothing() {
     let mut key = Key::new(numbers(1_000, Duration::ZERO));
     assert_eq!(key.passed(100_000, 9), 1);
     assert_eq!(key.passed(90_000, 9), 0);
@@ -135,7 +137,7 @@ fn a_clock_that_goes_back_saves_nothing() {
 }
 
 #[test]
-fn nothing_wraps() {
+fn no_number_wraps() {
     let mut key = Key::new(numbers(1_000, Duration::ZERO));
     key.debit(0, Cost(u64::MAX));
     assert!(!key.passes(1));
@@ -144,9 +146,9 @@ fn nothing_wraps() {
 }
 
 proptest! {
-    /// Guava's own words, in permits and seconds: floating point, so off by less than the millisecond that is told.
+    /// Guava's arithmetic in permits and seconds: floating point, so off by less than a millisecond.
     #[test]
-    fn every_wait_is_guavas(
+    fn every_wait_matches_guava(
         milli in 100..1_000_000u64,
         requests in requests(),
     ) {
@@ -168,18 +170,18 @@ proptest! {
             let spend = permits.min(stored);
             next_free += (permits - spend) * interval;
             stored -= spend;
-            let said = wait(&key.charge_cost(now, Cost::milli(milli))) as f64;
-            prop_assert!(said <= waits + 0.01 && said > waits - 1.01, "{said} for {waits}");
+            let waited = wait(&key.charge_cost(now, Cost::milli(milli))) as f64;
+            prop_assert!(waited <= waits + 0.01 && waited > waits - 1.01, "{waited} for {waits}");
         }
     }
 
     #[test]
-    fn a_charge_taken_back_leaves_no_trace(requests in requests()) {
+    fn a_refund_leaves_no_trace_in_any_history(requests in requests()) {
         let (mut one, mut other) = (limiter(1_000), limiter(1_000));
         let mut now = 0;
         for (gap, milli) in requests {
             now += gap;
-            other.charge_in_vain(now, whole(3));
+            other.charge_and_refund(now, whole(3));
             let cost = Cost::milli(milli);
             prop_assert_eq!(one.charge_cost(now, cost), other.charge_cost(now, cost));
             let at = Millis(now);

@@ -1,4 +1,4 @@
-//! Guava's `RateLimiterTest` for warming up, Sentinel's line, and an oracle that adds up small slices.
+//! Guava's `RateLimiterTest` for warming up, Sentinel's curve, and an oracle that adds up small slices.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn numbers(milli_per_second: u64, warm_up: u64) -> Smooth<WarmUp> {
     )
 }
 
-/// So many one after the other, each slept for; what Guava's test prints of it.
+/// Acquires permits one after the other, sleeps each wait, and prints them as Guava's test does.
 fn acquire(limiter: &mut Key<Smooth<WarmUp>>, now: &mut u64, times: usize) -> String {
     let waits = (0..times).map(|_| {
         let wait = wait(&limiter.charge(*now));
@@ -66,10 +66,9 @@ fn guavas_warm_up_and_update() {
     );
 }
 
-/// Guava: the time to warm up is the same however the permits are cut up. With a cold factor of three, what is beyond
-/// the threshold is half of what can be saved.
+/// As in Guava. With a cold factor of three, what is beyond the threshold is half of what can be saved.
 #[test]
-fn the_time_to_warm_up_is_honoured_even_with_weights() {
+fn the_warm_up_time_does_not_depend_on_costs() {
     for weights in [&[10][..], &[1; 10], &[5, 1, 4], &[3, 3, 3, 1]] {
         for milli_per_second in [4_000, 2_000, 1_000, 500, 100] {
             let warm_up = 20 * 1_000_000 / milli_per_second;
@@ -84,12 +83,12 @@ fn the_time_to_warm_up_is_honoured_even_with_weights() {
     }
 }
 
-/// Sentinel's line for 10 a second in 10 s: when all is saved it allows 3.33 a second, and all of it from half on.
+/// Sentinel's curve for 10 per second in 10 s: 3.33 per second when all is saved, and the full rate from half on.
 #[test]
-fn a_cold_key_has_a_third_of_the_rate_and_half_a_warm_up_later_all_of_it() {
+fn a_cold_key_has_a_third_of_the_rate_and_a_warm_one_all_of_it() {
     let price = |saved: u64| {
         let most = 10_000_000_000;
-        WarmUp::of(Length(saved), Length(1_000_000), Length(most)).0
+        WarmUp::of(Nanos(saved), Nanos(1_000_000), Nanos(most)).0
     };
     assert_eq!(price(10_000_000_000) / 1_000, 2_999);
     assert_eq!(price(7_500_500_000) / 1_000, 2_000);
@@ -98,7 +97,7 @@ fn a_cold_key_has_a_third_of_the_rate_and_half_a_warm_up_later_all_of_it() {
 }
 
 #[test]
-fn who_would_wait_too_long_is_refused() {
+fn a_request_that_would_wait_too_long_is_refused() {
     let rate = Rate::per_second(2_000);
     let spec = Smooth::warm_up(rate, Duration::from_secs(1), Duration::from_secs(4));
     let mut key = Key::new(spec);
@@ -109,19 +108,19 @@ fn who_would_wait_too_long_is_refused() {
 }
 
 #[test]
-fn a_forgotten_key_is_cold_and_nobody_gains_by_that() {
+fn a_forgotten_key_is_cold_and_gains_nothing() {
     let mut key = Key::new(numbers(2_000, 4_000));
     let mut now = 0;
     acquire(&mut key, &mut now, 8);
     let drained = key.drained_at();
     assert_eq!(drained, now + 500 + 4_000);
-    let fresh = key.spec.fresh(Millis(drained));
+    let fresh = key.spec.new_state(Millis(drained));
     let key_status = |state| key.spec.key_status(state, Millis(drained));
     assert_eq!(key_status(key.state.as_ref().unwrap()), key_status(&fresh));
 }
 
 #[test]
-fn a_clock_that_goes_back_pays_nothing() {
+fn a_clock_set_back_pays_nothing() {
     let rate = Rate::per_second(1_000);
     let mut key = Key::new(Smooth::warm_up(
         rate,
@@ -134,7 +133,7 @@ fn a_clock_that_goes_back_pays_nothing() {
 }
 
 #[test]
-fn nothing_wraps() {
+fn no_number_wraps() {
     let mut key = Key::new(Smooth::warm_up(
         Rate::per_day(1),
         FOREVER,
@@ -146,9 +145,9 @@ fn nothing_wraps() {
 }
 
 proptest! {
-    /// The price of each permit as Guava draws it, added up in slices of a thousandth.
+    /// The price of each permit by Guava's curve, added up in slices of a thousandth.
     #[test]
-    fn every_wait_is_the_area_under_guavas_line(
+    fn every_wait_matches_the_area_under_guavas_curve(
         milli in 500..20_000u64,
         warm_up in 1_000..20_000u64,
         requests in requests(),
@@ -175,18 +174,18 @@ proptest! {
                 next_free += slice * interval + (0.001 - slice) * stable;
                 stored -= slice;
             }
-            let said = wait(&key.charge_cost(now, Cost::milli(milli))) as f64;
-            prop_assert!(said <= waits + 0.1 && said > waits - 1.1, "{said} for {waits}");
+            let waited = wait(&key.charge_cost(now, Cost::milli(milli))) as f64;
+            prop_assert!(waited <= waits + 0.1 && waited > waits - 1.1, "{waited} for {waits}");
         }
     }
 
     #[test]
-    fn a_charge_taken_back_leaves_no_trace(requests in requests()) {
+    fn a_refund_leaves_no_trace_in_any_history(requests in requests()) {
         let (mut one, mut other) = (Key::new(numbers(2_000, 4_000)), Key::new(numbers(2_000, 4_000)));
         let mut now = 0;
         for (gap, milli) in requests {
             now += gap;
-            other.charge_in_vain(now, whole(3));
+            other.charge_and_refund(now, whole(3));
             let cost = Cost::milli(milli);
             let difference = wait(&one.charge_cost(now, cost)).abs_diff(wait(&other.charge_cost(now, cost)));
             // A nanosecond is lost now and then to the rounding of the area.

@@ -1,4 +1,4 @@
-//! One key, as a test asks it; and a stream of requests for those who check against an oracle.
+//! One key for tests, and streams of requests for tests against an oracle.
 
 use std::time::Duration;
 
@@ -27,16 +27,16 @@ impl<A: Algorithm> Key<A> {
         spec.charge(self.state(now), Millis(now), cost).0
     }
 
-    pub(super) fn ask(&mut self, now: u64, cost: Cost) -> Verdict {
+    pub(super) fn peek(&mut self, now: u64, cost: Cost) -> Verdict {
         let spec = self.spec;
-        spec.ask(self.state(now), Millis(now), cost)
+        spec.peek(self.state(now), Millis(now), cost)
     }
 
     pub(super) fn passes(&mut self, now: u64) -> bool {
         !matches!(self.charge(now), Verdict::Refuse { .. })
     }
 
-    /// How many of so many at one moment.
+    /// How many of `of` requests pass at one moment.
     pub(super) fn passed(&mut self, now: u64, of: usize) -> usize {
         (0..of).filter(|_| self.passes(now)).count()
     }
@@ -46,8 +46,8 @@ impl<A: Algorithm> Key<A> {
         spec.debit(self.state(now), Millis(now), cost);
     }
 
-    /// Charges, and a refusal costs, too.
-    pub(super) fn charge_all(&mut self, now: u64) -> bool {
+    /// Charges a request, also if it is refused.
+    pub(super) fn charge_counting_refusals(&mut self, now: u64) -> bool {
         let passes = self.passes(now);
         if !passes {
             let spec = self.spec;
@@ -56,11 +56,11 @@ impl<A: Algorithm> Key<A> {
         passes
     }
 
-    /// Charges and takes it back.
-    pub(super) fn charge_in_vain(&mut self, now: u64, cost: Cost) {
+    /// Charges a request and takes it back.
+    pub(super) fn charge_and_refund(&mut self, now: u64, cost: Cost) {
         let spec = self.spec;
-        let (outcome, spent) = spec.charge(self.state(now), Millis(now), cost);
-        if !matches!(outcome, Verdict::Refuse { .. }) {
+        let (verdict, spent) = spec.charge(self.state(now), Millis(now), cost);
+        if !matches!(verdict, Verdict::Refuse { .. }) {
             spec.refund(self.state(now), Millis(now), cost, spent);
         }
     }
@@ -77,7 +77,8 @@ impl<A: Algorithm> Key<A> {
 
     fn state(&mut self, now: u64) -> &mut A::State {
         let spec = self.spec;
-        self.state.get_or_insert_with(|| spec.fresh(Millis(now)))
+        self.state
+            .get_or_insert_with(|| spec.new_state(Millis(now)))
     }
 }
 
@@ -85,44 +86,44 @@ pub(super) fn whole(count: u64) -> Cost {
     Cost::milli(count * 1000)
 }
 
-pub(super) fn wait(outcome: &Verdict) -> u64 {
-    match outcome {
+pub(super) fn wait(verdict: &Verdict) -> u64 {
+    match verdict {
         Verdict::Delay { wait, .. } => millis(*wait),
         Verdict::Pass { .. } => 0,
         Verdict::Refuse { .. } => panic!("refused"),
     }
 }
 
-/// After how many milliseconds a refused one may come back; `None` for never.
-pub(super) fn retry(outcome: &Verdict) -> Option<u64> {
-    match outcome {
+/// The milliseconds after which a refused request would pass; `None` for never.
+pub(super) fn retry(verdict: &Verdict) -> Option<u64> {
+    match verdict {
         Verdict::Refuse { retry_after, .. } => retry_after.map(millis),
         other => panic!("{other:?} is no refusal"),
     }
 }
 
-pub(super) fn refused(outcome: &Verdict) -> bool {
-    matches!(outcome, Verdict::Refuse { .. })
+pub(super) fn refused(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Refuse { .. })
 }
 
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap()
 }
 
-/// Times between requests, in milliseconds: at once, soon, later.
+/// Times between requests in milliseconds: zero, short and long.
 pub(super) fn gaps() -> impl Strategy<Value = Vec<u64>> {
     let gap = prop_oneof![Just(0u64), 0..5u64, 0..2_000u64, 0..100_000u64];
     prop::collection::vec(gap, 1..80)
 }
 
-/// Requests in thousandths, each with the time since the one before.
+/// Costs in thousandths of a request, each with the time since the one before.
 pub(super) fn requests() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let gap = prop_oneof![Just(0u64), 0..5u64, 0..2_000u64, 0..50_000u64];
     let cost = prop_oneof![4 => Just(1_000u64), 1 => 0..4_000u64];
     prop::collection::vec((gap, cost), 1..80)
 }
 
-/// A rate, and the same as thousandths of a request in so many thousandths of a millisecond.
+/// A rate, and the same as thousandths of a request per thousandths of a millisecond.
 pub(super) fn rates() -> impl Strategy<Value = (Rate, u128, u128)> {
     (1..2_000_000u64, 0..4usize).prop_map(|(milli, period)| {
         let (rate, millis): (Rate, u128) = match period {

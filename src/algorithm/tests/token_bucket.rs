@@ -1,4 +1,4 @@
-//! The token bucket against an oracle that counts tokens, and where others break.
+//! The token bucket against an oracle that counts tokens, and edge cases.
 
 use proptest::prelude::*;
 
@@ -13,33 +13,33 @@ fn key(rate: Rate, capacity: u32) -> Key<TokenBucket> {
 }
 
 #[test]
-fn it_is_full_at_the_start_and_its_capacity_is_its_burst() {
+fn a_new_bucket_is_full_and_its_capacity_is_the_burst() {
     let mut key = key(Rate::per_second(1_000), 5);
     assert_eq!(key.passed(0, 9), 5);
-    assert_eq!(retry(&key.ask(0, Cost::ONE)), Some(1_000));
+    assert_eq!(retry(&key.peek(0, Cost::ONE)), Some(1_000));
     assert_eq!(key.passed(2_000, 9), 2);
     assert_eq!(key.passed(1_000_000, 9), 5, "never more than it holds");
 }
 
 #[test]
-fn a_cost_beyond_the_capacity_never_passes_and_names_no_time() {
+fn a_cost_beyond_the_capacity_is_refused_without_a_time_to_retry() {
     let mut key = key(Rate::per_second(1_000), 5);
     assert_eq!(retry(&key.charge_cost(0, whole(6))), None);
     assert!(!refused(&key.charge_cost(0, whole(5))));
 }
 
 #[test]
-fn a_debt_is_paid_before_anything_else() {
+fn a_debt_is_paid_first() {
     let mut key = key(Rate::per_second(1_000), 5);
     key.debit(0, whole(8));
-    assert_eq!(retry(&key.ask(0, Cost(0))), Some(3_000));
-    assert!(!refused(&key.ask(3_000, Cost(0))));
-    assert_eq!(retry(&key.ask(0, Cost::ONE)), Some(4_000));
+    assert_eq!(retry(&key.peek(0, Cost(0))), Some(3_000));
+    assert!(!refused(&key.peek(3_000, Cost(0))));
+    assert_eq!(retry(&key.peek(0, Cost::ONE)), Some(4_000));
     assert_eq!(key.key_status(0).remaining, 0);
 }
 
 #[test]
-fn a_clock_that_goes_back_refills_nothing() {
+fn a_clock_set_back_refills_nothing() {
     let mut key = key(Rate::per_second(1_000), 5);
     assert_eq!(key.passed(100_000, 9), 5);
     assert_eq!(key.passed(90_000, 9), 0);
@@ -47,7 +47,7 @@ fn a_clock_that_goes_back_refills_nothing() {
 }
 
 #[test]
-fn a_slower_rate_keeps_what_was_taken() {
+fn a_slower_rate_keeps_the_taken_tokens() {
     let mut key = key(Rate::per_second(1_000), 5);
     assert_eq!(key.passed(0, 9), 5);
     key.spec.rate = Rate::per_minute(1_000);
@@ -56,7 +56,7 @@ fn a_slower_rate_keeps_what_was_taken() {
 }
 
 #[test]
-fn idle_forever_is_full_and_nothing_wraps() {
+fn a_long_idle_key_is_full_and_no_number_wraps() {
     let mut key = key(Rate::per_second(Rate::MAX_PER_SECOND * 1000), 5);
     assert_eq!(key.passed(0, 9), 5);
     assert_eq!(key.passed(u64::MAX, 9), 5);
@@ -66,9 +66,9 @@ fn idle_forever_is_full_and_nothing_wraps() {
 }
 
 proptest! {
-    /// Tokens in a jar, counted one moment after the other: as many come as the rate says, never more than fit.
+    /// Tokens counted moment by moment: they come at the rate, and never more than fit.
     #[test]
-    fn every_answer_is_the_one_of_a_jar_of_tokens(
+    fn every_verdict_matches_counted_tokens(
         (rate, per_period, period) in rates(),
         capacity in 1..20u32,
         requests in requests(),
@@ -84,27 +84,27 @@ proptest! {
             prop_assume!(exact);
             jar = full.min(jar + per_period * u128::from(now - then));
             then = now;
-            let outcome = key.charge_cost(now, Cost::milli(milli));
-            prop_assert_eq!(refused(&outcome), cost > jar);
+            let verdict = key.charge_cost(now, Cost::milli(milli));
+            prop_assert_eq!(refused(&verdict), cost > jar);
             if cost <= jar {
                 jar -= cost;
             } else if cost > full {
-                prop_assert_eq!(retry(&outcome), None);
+                prop_assert_eq!(retry(&verdict), None);
             } else {
                 let needed = (cost - jar).div_ceil(per_period);
-                prop_assert_eq!(u128::from(retry(&outcome).unwrap()), needed);
+                prop_assert_eq!(u128::from(retry(&verdict).unwrap()), needed);
             }
             prop_assert_eq!(u128::from(key.key_status(now).remaining), jar / period);
         }
     }
 
     #[test]
-    fn a_charge_taken_back_leaves_no_trace((rate, ..) in rates(), requests in requests()) {
+    fn a_refund_leaves_no_trace_in_any_history((rate, ..) in rates(), requests in requests()) {
         let (mut one, mut other) = (key(rate, 3), key(rate, 3));
         let mut now = 0;
         for (gap, milli) in requests {
             now += gap;
-            other.charge_in_vain(now, whole(1));
+            other.charge_and_refund(now, whole(1));
             let cost = Cost::milli(milli);
             prop_assert_eq!(one.charge_cost(now, cost), other.charge_cost(now, cost));
         }

@@ -1,4 +1,4 @@
-//! What may be kept, for whom and for how long.
+//! Which responses may be cached, for which clients and for how long.
 
 use http::{Request, Response};
 
@@ -7,7 +7,7 @@ use super::*;
 /// A time of day in 1994.
 const NOW: Duration = Duration::from_secs(784_111_777);
 
-fn asked(fields: &[(&str, &str)]) -> request::Parts {
+fn request(fields: &[(&str, &str)]) -> request::Parts {
     let mut request = Request::get("/");
     for (name, value) in fields {
         request = request.header(*name, *value);
@@ -15,28 +15,28 @@ fn asked(fields: &[(&str, &str)]) -> request::Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn judged(audience: CacheScope, status: u16, fields: &[(&str, &str)]) -> Option<Freshness> {
-    let mut answer = Response::builder().status(status);
+fn cached(scope: CacheScope, status: u16, fields: &[(&str, &str)]) -> Option<Freshness> {
+    let mut response = Response::builder().status(status);
     for (name, value) in fields {
-        answer = answer.header(*name, *value);
+        response = response.header(*name, *value);
     }
-    let (answer, ()) = answer.body(()).unwrap().into_parts();
-    spec(&answer, audience, || NOW)
+    let (response, ()) = response.body(()).unwrap().into_parts();
+    freshness(&response, scope, || NOW)
 }
 
-fn for_everybody(fields: &[(&str, &str)]) -> Option<Freshness> {
-    judged(CacheScope::Everybody, 200, fields)
+fn shared(fields: &[(&str, &str)]) -> Option<Freshness> {
+    cached(CacheScope::Shared, 200, fields)
 }
 
-fn says(cache_control: &str) -> Option<Freshness> {
-    for_everybody(&[("cache-control", cache_control)])
+fn with_control(cache_control: &str) -> Option<Freshness> {
+    shared(&[("cache-control", cache_control)])
 }
 
 #[test]
-fn what_a_shared_cache_may_not_keep_is_not_kept() {
+fn a_shared_cache_stores_no_forbidden_response() {
     for status in [201, 204, 206, 302, 304, 404, 500] {
         let fields = [("cache-control", "public, max-age=60")];
-        assert_eq!(judged(CacheScope::Everybody, status, &fields), None);
+        assert_eq!(cached(CacheScope::Shared, status, &fields), None);
     }
     for directives in [
         "max-age=5, No-Store",
@@ -56,7 +56,7 @@ fn what_a_shared_cache_may_not_keep_is_not_kept() {
         "ext=\"a\\\", public, \\\"b\"",
         "",
     ] {
-        assert_eq!(says(directives), None, "{directives}");
+        assert_eq!(with_control(directives), None, "{directives}");
     }
     let public = ("cache-control", "public, max-age=60");
     for field in [
@@ -65,15 +65,15 @@ fn what_a_shared_cache_may_not_keep_is_not_kept() {
         ("vary", "accept, *"),
         ("content-range", "bytes 0-1/2"),
     ] {
-        assert_eq!(for_everybody(&[public, field]), None, "{field:?}");
+        assert_eq!(shared(&[public, field]), None, "{field:?}");
     }
-    assert_eq!(for_everybody(&[]), None, "nobody said it may be kept");
-    assert_eq!(for_everybody(&[("etag", "\"a\"")]), None);
-    assert!(!may_keep(&asked(&[("cache-control", "no-store")])));
+    assert_eq!(shared(&[]), None, "nothing allows it");
+    assert_eq!(shared(&[("etag", "\"a\"")]), None);
+    assert!(!may_store(&request(&[("cache-control", "no-store")])));
 }
 
 #[test]
-fn explicit_freshness_or_public_is_needed_and_enough() {
+fn explicit_freshness_or_public_is_required_and_enough() {
     for directives in [
         "public",
         "PUBLIC",
@@ -84,13 +84,13 @@ fn explicit_freshness_or_public_is_needed_and_enough() {
         "max-age=0, stale-if-error=60",
         "ext=\"a,b\", max-age=60",
     ] {
-        assert!(says(directives).is_some(), "{directives}");
+        assert!(with_control(directives).is_some(), "{directives}");
     }
 }
 
 #[test]
 fn expires_is_explicit_freshness() {
-    let fresh = |fields: &[_]| for_everybody(fields).map(|spec| spec.fresh.unwrap().as_secs());
+    let fresh = |fields: &[_]| shared(fields).map(|it| it.fresh.unwrap().as_secs());
     let until = ("expires", "Sun, 06 Nov 1994 08:50:37 GMT");
     assert_eq!(fresh(&[until]), Some(60), "from now on");
     let date = ("date", "Sun, 06 Nov 1994 08:50:07 GMT");
@@ -104,10 +104,10 @@ fn expires_is_explicit_freshness() {
 }
 
 #[test]
-fn what_is_for_one_client_may_be_kept_for_it() {
+fn a_private_response_may_be_cached_for_its_client() {
     let private = |directives| {
         let fields = [("cache-control", directives)];
-        judged(CacheScope::One, 200, &fields)
+        cached(CacheScope::Private, 200, &fields)
     };
     assert!(private("private").is_some());
     assert_eq!(
@@ -119,30 +119,35 @@ fn what_is_for_one_client_may_be_kept_for_it() {
         assert_eq!(private(directives), None, "{directives}");
     }
     let cookie = [("cache-control", "private"), ("set-cookie", "a=b")];
-    assert_eq!(judged(CacheScope::One, 200, &cookie), None);
+    assert_eq!(cached(CacheScope::Private, 200, &cookie), None);
 }
 
 #[test]
-fn how_long_it_may_be_used_is_the_backends_to_say() {
-    let most = |directives: &str| says(directives).unwrap().most.map(|most| most.as_secs());
-    assert_eq!(most("public"), None);
-    assert_eq!(most("max-age=60"), None);
-    assert_eq!(most("s-maxage=60"), Some(60));
-    assert_eq!(most("max-age=60, proxy-revalidate"), Some(60));
-    assert_eq!(most("max-age=60, stale-if-error=30"), Some(90));
-    let aged = for_everybody(&[
+fn the_backend_limits_how_long_a_response_is_usable() {
+    let usable = |directives: &str| {
+        with_control(directives)
+            .unwrap()
+            .usable
+            .map(|usable| usable.as_secs())
+    };
+    assert_eq!(usable("public"), None);
+    assert_eq!(usable("max-age=60"), None);
+    assert_eq!(usable("s-maxage=60"), Some(60));
+    assert_eq!(usable("max-age=60, proxy-revalidate"), Some(60));
+    assert_eq!(usable("max-age=60, stale-if-error=30"), Some(90));
+    let aged = shared(&[
         ("cache-control", "max-age=60, must-revalidate"),
         ("age", "20"),
     ]);
-    assert_eq!(aged.unwrap().most, Some(Duration::from_secs(40)));
+    assert_eq!(aged.unwrap().usable, Some(Duration::from_secs(40)));
 }
 
 #[test]
-fn what_it_depends_on_is_known() {
-    let spec = for_everybody(&[
+fn vary_names_the_request_fields() {
+    let fresh = shared(&[
         ("cache-control", "public"),
         ("vary", "Accept-Encoding, accept"),
         ("vary", "accept"),
     ]);
-    assert_eq!(spec.unwrap().vary, ["accept", "accept-encoding"]);
+    assert_eq!(fresh.unwrap().vary, ["accept", "accept-encoding"]);
 }

@@ -315,7 +315,7 @@ impl Compiler<'_> {
 
     /// Complains of waiting where there is no order to wait in.
     fn has_a_line(&mut self, span: Span, zone: AlgorithmParams) {
-        let ordered = report::listed(&algorithm::words(|info, _| info.ordered));
+        let ordered = report::listed(&algorithm::names(|info, _| info.ordered));
         let hint = match zone.info() {
             info if info.ordered => return,
             info if info.next_pays => {

@@ -27,14 +27,14 @@ pub(crate) mod raw {
         pub struct AlgorithmWord(&'static str);
         "an algorithm",
         |text| {
-            let words = algorithm::words(|_, _| true);
+            let words = algorithm::names(|_, _| true);
             words.iter().copied().find(|word| *word == text).ok_or_else(|| {
                 let hint = report::hint(text, words.iter().copied())
                     .unwrap_or_else(|| format!("expected one of {}", words.join(", ")));
                 units::ParseError::new(format!("`{text}` is not an algorithm")).help(hint)
             })
         },
-        { "enum": (algorithm::words(|_, _| true)) }
+        { "enum": (algorithm::names(|_, _| true)) }
     }
 
     number! {
@@ -410,5 +410,5 @@ fn is_for(param: &str) -> String {
 
 /// The algorithms with this parameter, as a sentence lists them.
 fn with_param(param: &str) -> String {
-    report::listed(&algorithm::words(|_, params| params.contains(&param)))
+    report::listed(&algorithm::names(|_, params| params.contains(&param)))
 }

@@ -103,7 +103,7 @@ impl KeyCheck {
 
     /// Adds it to a command, behind its key.
     pub(super) fn write(&self, command: &mut Cmd) {
-        command.arg(self.told.way).arg(match self.refused {
+        command.arg(self.told.algorithm).arg(match self.refused {
             false => "0",
             true => "1",
         });

@@ -1,9 +1,9 @@
-//! Requests that weigh more or less than one, and what is charged without asking.
+//! Requests that cost more or less than one, and debits.
 
 use super::*;
 
 #[test]
-fn a_heavy_request_takes_the_place_of_several() {
+fn a_request_with_a_higher_cost_counts_as_several() {
     let mut key = Key::new(Rate::per_second(1_000), 9, Delay::Never);
     let cost = |count: u64| Cost::milli(count * 1000);
     assert_eq!(
@@ -27,19 +27,19 @@ fn a_heavy_request_takes_the_place_of_several() {
 }
 
 #[test]
-fn a_cost_beyond_the_capacity_never_passes_and_names_no_time() {
+fn a_cost_beyond_the_capacity_is_refused_without_a_time_to_retry() {
     let mut key = Key::new(Rate::per_second(1_000), 9, Delay::Never);
     for now in [0, 1_000_000] {
-        let outcome = key.charge_cost(now, Cost::milli(10_001));
+        let verdict = key.charge_cost(now, Cost::milli(10_001));
         assert!(
             matches!(
-                outcome,
+                verdict,
                 Verdict::Refuse {
                     retry_after: None,
                     ..
                 }
             ),
-            "{outcome:?}"
+            "{verdict:?}"
         );
     }
     assert!(matches!(
@@ -49,7 +49,7 @@ fn a_cost_beyond_the_capacity_never_passes_and_names_no_time() {
 }
 
 #[test]
-fn a_cost_of_nothing_passes_unless_the_key_is_in_debt() {
+fn a_cost_of_zero_passes_unless_the_key_is_in_debt() {
     let mut key = Key::new(Rate::per_second(1_000), 0, Delay::Never);
     key.charge(0);
     assert!(matches!(key.charge_cost(0, Cost(0)), Verdict::Pass { .. }));
@@ -67,11 +67,11 @@ fn a_cost_of_nothing_passes_unless_the_key_is_in_debt() {
 }
 
 #[test]
-fn counted_refusals_keep_a_key_out_that_goes_on_asking() {
+fn counted_refusals_keep_a_client_out() {
     let mut key = Key::new(Rate::per_second(1_000), 2, Delay::Never);
     for now in (0..30_000).step_by(500) {
-        let outcome = key.charge(now);
-        let refused = matches!(outcome, Verdict::Refuse { .. });
+        let verdict = key.charge(now);
+        let refused = matches!(verdict, Verdict::Refuse { .. });
         assert_eq!(refused, now > 2_000, "at {now}");
         if refused {
             let bucket = key.bucket.as_mut().unwrap();
@@ -82,7 +82,7 @@ fn counted_refusals_keep_a_key_out_that_goes_on_asking() {
 }
 
 #[test]
-fn a_standing_is_what_the_next_requests_find() {
+fn the_status_predicts_the_next_verdicts() {
     let mut key = Key::new(Rate::per_second(1_000), 4, Delay::Never);
     let key_status = |key: &Key, now| {
         key.spec

@@ -1,4 +1,4 @@
-//! The bucket against nginx's own numbers, and against an oracle that shares no arithmetic with it.
+//! The bucket against nginx's numbers, and against an oracle that shares no arithmetic with it.
 
 mod costs;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 impl Verdict {
-    /// Where the bucket stands, or would stand, with this request in it.
+    /// The excess with this request.
     fn excess(&self) -> Excess {
         match *self {
             Self::Delay { excess, .. } | Self::Pass { excess } | Self::Refuse { excess, .. } => {
@@ -16,7 +16,7 @@ impl Verdict {
         }
     }
 
-    /// How long the request waits; nothing unless it is delayed.
+    /// How long the request waits; zero unless it is delayed.
     fn wait(&self) -> Duration {
         match *self {
             Self::Delay { wait, .. } => wait,
@@ -25,7 +25,7 @@ impl Verdict {
     }
 }
 
-/// One zone and one key, as a test asks it.
+/// One zone and one key.
 struct Key {
     spec: LeakyBucket,
     bucket: Option<Level>,
@@ -49,12 +49,12 @@ impl Key {
 
     fn charge_cost(&mut self, now: u64, cost: Cost) -> Verdict {
         let now = Millis(now);
-        let bucket = self.bucket.get_or_insert_with(|| self.spec.fresh(now));
+        let bucket = self.bucket.get_or_insert_with(|| self.spec.new_state(now));
         self.spec.charge(bucket, now, cost).0
     }
 
-    /// nginx's words for what happens at `now`: the excess it reports, and the decision.
-    fn say(&mut self, now: u64) -> String {
+    /// A request at `now` as nginx logs it: the excess and the decision.
+    fn describe(&mut self, now: u64) -> String {
         match self.charge(now) {
             Verdict::Delay { excess, wait } => format!("{} d{}", excess.milli(), wait.as_millis()),
             Verdict::Pass { excess } => format!("{} pass", excess.milli()),
@@ -65,14 +65,14 @@ impl Key {
 
 fn check(mut key: Key, script: &[(u64, &str)]) {
     for (now, expected) in script {
-        assert_eq!(key.say(*now), *expected, "at {now} ms");
+        assert_eq!(key.describe(*now), *expected, "at {now} ms");
     }
 }
 
 const EACH: Delay = Delay::After(Excess(0));
 
 #[test]
-fn ten_a_second_with_burst_five_spaces_requests_as_nginx_does() {
+fn ten_per_second_with_burst_five_delays_as_nginx_does() {
     check(
         Key::new(Rate::per_second(10_000), 5, EACH),
         &[
@@ -89,7 +89,7 @@ fn ten_a_second_with_burst_five_spaces_requests_as_nginx_does() {
 }
 
 #[test]
-fn delay_two_lets_two_excess_requests_go_at_once() {
+fn delay_two_passes_two_excess_requests_at_once() {
     check(
         Key::new(
             Rate::per_second(10_000),
@@ -202,33 +202,33 @@ fn a_delay_of_less_than_a_millisecond_is_none() {
 }
 
 #[test]
-fn a_clock_slightly_behind_leaks_nothing_and_keeps_the_later_time() {
+fn a_clock_slightly_behind_drains_nothing_and_keeps_the_later_time() {
     let mut key = Key::new(Rate::per_second(1_000), 5, Delay::Never);
     key.charge(1000);
-    assert_eq!(key.say(900), "1000 pass");
+    assert_eq!(key.describe(900), "1000 pass");
     assert_eq!(key.bucket.unwrap().last, Millis(1000));
 }
 
 #[test]
-fn a_clock_that_jumped_back_starts_over() {
+fn a_clock_set_back_starts_again() {
     let mut key = Key::new(Rate::per_second(1_000), 5, Delay::Never);
     key.charge(100_000);
-    assert_eq!(key.say(30_000), "999 pass");
+    assert_eq!(key.describe(30_000), "999 pass");
     assert_eq!(key.bucket.unwrap().last, Millis(30_000));
 }
 
 #[test]
-fn a_clock_exactly_a_minute_behind_has_not_jumped() {
+fn a_clock_exactly_a_minute_behind_is_not_set_back() {
     let mut key = Key::new(Rate::per_second(1_000), 5, Delay::Never);
     key.charge(100_000);
-    assert_eq!(key.say(40_000), "1000 pass");
+    assert_eq!(key.describe(40_000), "1000 pass");
     assert_eq!(key.bucket.unwrap().last, Millis(100_000));
 }
 
 #[test]
 fn a_refund_leaves_no_trace() {
     let spec = Key::new(Rate::per_second(10_000), 5, Delay::Never).spec;
-    let mut bucket = spec.fresh(Millis(5_000));
+    let mut bucket = spec.new_state(Millis(5_000));
     let charge = |bucket: &mut Level, now| spec.charge(bucket, now, Cost::ONE);
     let (_, spent) = charge(&mut bucket, Millis(5_000));
     spec.refund(&mut bucket, Millis(5_000), Cost::ONE, spent);
@@ -241,13 +241,13 @@ fn a_refund_leaves_no_trace() {
     let (_, spent) = charge(&mut bucket, Millis(5_150));
     spec.refund(&mut bucket, Millis(5_150), Cost::ONE, spent);
     for later in [5_150, 5_151, 5_200, 9_000] {
-        let ask = |bucket| spec.ask(bucket, Millis(later), Cost::ONE);
-        assert_eq!(ask(&bucket), ask(&before), "at {later}");
+        let peek = |bucket| spec.peek(bucket, Millis(later), Cost::ONE);
+        assert_eq!(peek(&bucket), peek(&before), "at {later}");
     }
 }
 
 #[test]
-fn numbers_at_their_ends_do_not_wrap() {
+fn extreme_numbers_do_not_wrap() {
     let spec = LeakyBucket {
         rate: Rate::per_second(Rate::MAX_PER_SECOND * 1000),
         burst: Excess(u64::MAX),
@@ -275,9 +275,8 @@ fn numbers_at_their_ends_do_not_wrap() {
     );
 }
 
-/// What the rules mean, from the list of accepted requests alone: each adds one request to the level, the level drains
-/// with the time between them, and never stands under zero. In u128 thousandths of nothing shared with the bucket:
-/// numerator over a denominator of requests × milliseconds.
+/// The level from the list of accepted requests alone: each adds one request, and the level drains with the time between
+/// them, never below zero. In u128, as a numerator over a denominator of requests × milliseconds.
 fn oracle(accepted: &[u64], now: u64, per_period: u128, period: u128) -> u128 {
     // A level of one request is `period` of these; a millisecond drains `per_period`.
     let mut level: Option<(u128, u64)> = None;
@@ -308,7 +307,7 @@ fn rates() -> impl Strategy<Value = (Rate, u128, u128)> {
 
 proptest! {
     #[test]
-    fn every_answer_is_the_one_exact_arithmetic_gives(
+    fn every_verdict_matches_exact_arithmetic(
         (rate, per_period, period) in rates(),
         burst in 0..20u32,
         threshold in 0..20u32,
@@ -320,30 +319,30 @@ proptest! {
         for gap in gaps {
             now += gap;
             let level = oracle(&accepted, now, per_period, period);
-            let outcome = key.charge(now);
+            let verdict = key.charge(now);
             if level > u128::from(burst) * period {
-                let Verdict::Refuse { retry_after, .. } = outcome else {
-                    return Err(TestCaseError::fail(format!("{outcome:?} where the oracle refuses")));
+                let Verdict::Refuse { retry_after, .. } = verdict else {
+                    return Err(TestCaseError::fail(format!("{verdict:?} where the oracle refuses")));
                 };
                 let retry = u64::try_from(retry_after.unwrap().as_millis()).unwrap();
                 let allowed = |at| oracle(&accepted, at, per_period, period) <= u128::from(burst) * period;
                 prop_assert!(allowed(now + retry) && !allowed(now + retry - 1), "retry after {retry}");
             } else {
                 let waits = level.saturating_sub(u128::from(threshold) * period) / per_period;
-                prop_assert_eq!(outcome.wait().as_millis(), waits);
-                let refused = matches!(outcome, Verdict::Refuse { .. });
+                prop_assert_eq!(verdict.wait().as_millis(), waits);
+                let refused = matches!(verdict, Verdict::Refuse { .. });
                 prop_assert!(!refused);
                 accepted.push(now);
             }
             prop_assert_eq!(
-                u128::from(outcome.excess().0) * period,
+                u128::from(verdict.excess().0) * period,
                 level * u128::from(Excess::ONE.0)
             );
         }
     }
 
     #[test]
-    fn a_drained_bucket_can_be_forgotten_and_no_other(
+    fn only_a_drained_bucket_can_be_forgotten(
         (rate, ..) in rates(),
         excess in 0..50_000_000_000_000u64,
         later in 0..10_000_000u64,
@@ -351,11 +350,11 @@ proptest! {
         let spec = LeakyBucket { rate, burst: Excess(u64::MAX), delay: Delay::Never };
         let bucket = Level { height: Excess(excess), last: Millis(1_000) };
         let now = Millis(1_000 + later);
-        let ask = |bucket| spec.ask(&bucket, now, Cost::ONE);
-        // What is less than one request above the rate is not told, and is there all the same.
-        let same = spec.key_status(&bucket, now) == spec.key_status(&spec.fresh(now), now);
+        let peek = |bucket| spec.peek(&bucket, now, Cost::ONE);
+        // An excess of less than one request is not shown, but counts.
+        let same = spec.key_status(&bucket, now) == spec.key_status(&spec.new_state(now), now);
         prop_assert_eq!(spec.drained_at(&bucket) <= now, same);
-        prop_assert!(!same || ask(bucket) == ask(spec.fresh(now)));
+        prop_assert!(!same || peek(bucket) == peek(spec.new_state(now)));
     }
 
     #[test]

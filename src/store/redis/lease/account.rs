@@ -343,7 +343,7 @@ impl LeaseAccount {
 
     /// When it is a request's turn that is let in.
     fn turn(&mut self, now: Millis, cost: Cost) -> Verdict {
-        let (outcome, queue) = self.spec.queued(self.queue, now, cost);
+        let (outcome, queue) = self.spec.queue_turn(self.queue, now, cost);
         self.queue = queue;
         outcome
     }
@@ -462,7 +462,7 @@ impl RefusedUntil {
         let retry_after = if never {
             None
         } else {
-            let retry = self.retry.after(spec.later(self.excess, more)?);
+            let retry = self.retry.after(spec.added_wait(self.excess, more)?);
             Some(retry.max(self.until).since(now))
         };
         Some(Verdict::Refuse {
@@ -474,7 +474,7 @@ impl RefusedUntil {
 
 /// How long a key that has nothing left takes to have room for `cost`, at most; `None` where nobody can tell.
 pub(super) fn earned_in(spec: &LimitSpec, cost: Cost) -> Option<Duration> {
-    spec.later(Excess(0), cost)
+    spec.added_wait(Excess(0), cost)
 }
 
 /// The most that a request can weigh and ever pass.

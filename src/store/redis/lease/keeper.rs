@@ -202,7 +202,7 @@ fn write(command: &mut Cmd, tasks: &[LeaseTask], sharing: &FleetShare) {
         let owed = task.spec.script_args(Cost(task.ask.owed));
         let back = task.spec.script_args(Cost(task.ask.back));
         let left = task.ask.left.and_then(|left| i64::try_from(left).ok());
-        command.arg(owed.way).arg(left.unwrap_or(-1));
+        command.arg(owed.algorithm).arg(left.unwrap_or(-1));
         command.arg(owed.cost).arg(back.cost);
         command.arg(task.ask.window).arg(task.ask.want);
         command.arg(u8::from(task.punishable));

@@ -41,7 +41,7 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
         delay: Delay::Never,
     };
     let spec = LimitSpec::LeakyBucket(numbers);
-    let mut state = numbers.fresh(NOW);
+    let mut state = numbers.new_state(NOW);
     let (manner, five) = (manner(StoreMode::Leased, 2), Cost::milli(5_000));
     let mut account = LeaseAccount::new(spec, NOW);
     for _ in 0..2 {
@@ -51,7 +51,7 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
     }
     account.prepare(NOW, manner);
     let grant = LeaseGrant {
-        outcome: numbers.ask(&state, NOW, Cost::ONE),
+        outcome: numbers.peek(&state, NOW, Cost::ONE),
         remaining: 0,
         granted: 0,
         lasts: None,
@@ -70,7 +70,7 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
         account.spend(after(1_100), five, manner).0,
         LeaseVerdict::Ask
     );
-    let outcome = numbers.ask(&state, after(5_003), five);
+    let outcome = numbers.peek(&state, after(5_003), five);
     assert!(matches!(outcome, Verdict::Pass { .. }));
 }
 
@@ -110,15 +110,15 @@ fn remembered<A: Algorithm>(
 ) -> Result<(), TestCaseError> {
     let manner = manner(StoreMode::Exact, 2);
     let mut account = LeaseAccount::new(spec(numbers), NOW);
-    let mut state = numbers.fresh(NOW);
+    let mut state = numbers.new_state(NOW);
     numbers.debit(&mut state, NOW, Cost::milli(debt));
     let told = Cost::milli(told);
-    account.learn(NOW, told, &numbers.ask(&state, NOW, told));
+    account.learn(NOW, told, &numbers.peek(&state, NOW, told));
     let cost = Cost::milli(asked);
     let LeaseVerdict::Refuse(said) = account.spend(after(later), cost, manner).0 else {
         return Ok(());
     };
-    match (said, numbers.ask(&state, after(later), cost)) {
+    match (said, numbers.peek(&state, after(later), cost)) {
         (
             Verdict::Refuse {
                 retry_after: said, ..

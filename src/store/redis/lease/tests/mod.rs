@@ -30,7 +30,7 @@ impl<A: Algorithm> Count<A> {
             numbers.refund(state, now, Cost(ask.back), Spent::default());
         }
         numbers.debit(state, now, Cost(ask.owed));
-        let outcome = numbers.ask(state, now, Cost::ONE);
+        let outcome = numbers.peek(state, now, Cost::ONE);
         let left = numbers.key_status(state, now).remaining;
         let granted = match outcome {
             Verdict::Refuse { .. } => 0,
@@ -152,7 +152,7 @@ proptest! {
         let rate = Rate::per_second(per_second * 1000);
         let numbers = LeakyBucket { rate, burst: Excess::requests(burst), delay: Delay::Never };
         let spec = LimitSpec::LeakyBucket(numbers);
-        let count = Count { numbers, state: numbers.fresh(Millis(0)), window: 0 };
+        let count = Count { numbers, state: numbers.new_state(Millis(0)), window: 0 };
         let mode = if leased { StoreMode::Leased } else { StoreMode::Exact };
         let (passed, most) = simulate(spec, count, manner(mode, gateways), &steps);
         let credit = if leased { gateways } else { 0 };
@@ -177,7 +177,7 @@ proptest! {
             window: Duration::from_millis(window),
         };
         let spec = LimitSpec::FixedWindow(numbers);
-        let count = Count { numbers, state: numbers.fresh(Millis(0)), window };
+        let count = Count { numbers, state: numbers.new_state(Millis(0)), window };
         let manner = manner(StoreMode::Leased, gateways);
         let (passed, _) = simulate(spec, count, manner, &steps);
         for part in passed.chunk_by(|one, other| one / window == other / window) {
@@ -199,7 +199,7 @@ fn tokens(burst: u32) -> (LimitSpec, Count<TokenBucket>) {
     };
     let count = Count {
         numbers,
-        state: numbers.fresh(NOW),
+        state: numbers.new_state(NOW),
         window: 0,
     };
     (LimitSpec::TokenBucket(numbers), count)
@@ -314,7 +314,7 @@ fn a_key_over_its_limit_is_known_until_it_may_come_back() {
     };
     let mut count = Count {
         numbers,
-        state: numbers.fresh(NOW),
+        state: numbers.new_state(NOW),
         window: 0,
     };
     let manner = manner(StoreMode::Leased, 1);
