@@ -212,8 +212,8 @@ fn report(tallies: &[Tally], backends: &[Arc<Backend>], changes: u64, log: &Path
     for event in [
         "circuit breaker open",
         "is unhealthy",
-        "upstream server has come",
-        "upstream server has gone",
+        "upstream server added",
+        "upstream server removed",
     ] {
         let count = said.lines().filter(|line| line.contains(event)).count();
         println!("\"{event}\": {count} times");

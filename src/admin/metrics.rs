@@ -193,7 +193,7 @@ metrics! {
 fn describe_upstreams(generation: &Generation, page: &mut Exposition) {
     for upstream in &generation.upstreams {
         let name = upstream.name();
-        if let Some(waits) = upstream.waits() {
+        if let Some(waits) = upstream.queue_stats() {
             describe_queue(name, &waits, page);
         }
         if let Some(denied) = upstream.denied_retries() {
@@ -206,8 +206,8 @@ fn describe_upstreams(generation: &Generation, page: &mut Exposition) {
 }
 
 fn describe_backend(upstream: &str, backend: &Backend, page: &mut Exposition) {
-    let (counts, labels) = (&backend.counts, [upstream, &*backend.name]);
-    for (status, count) in counts.answers() {
+    let (counts, labels) = (&backend.counters, [upstream, &*backend.name]);
+    for (status, count) in counts.statuses() {
         let labels = [labels[0], labels[1], &status.to_string()];
         page.sample(&UPSTREAM_REQUESTS_TOTAL, &labels, count);
     }

@@ -111,18 +111,18 @@ fn set(upstream: &Upstream, backend: &Backend, change: &BackendChange) -> Result
     };
     // The new reason first: the server must not be available in between.
     if let Some(reason) = reason {
-        backend.bar(reason);
+        backend.set_unavailable(reason, true);
     }
     for other in reasons {
         if Some(other) != reason {
-            backend.unbar(other);
+            backend.set_unavailable(other, false);
         }
     }
     Ok(())
 }
 
 fn latency(backend: &Backend) -> Vec<api::LatencyBucket> {
-    let reading = backend.counts.latency();
+    let reading = backend.counters.latency();
     let within = reading.within().iter();
     within
         .map(|(bound, count)| api::LatencyBucket {
@@ -135,27 +135,27 @@ fn latency(backend: &Backend) -> Vec<api::LatencyBucket> {
 fn server(backend: &Backend) -> api::Backend {
     let breaker = backend.breaker.as_deref();
     let count = |from| {
-        let responses = backend.counts.answers();
-        let responses = responses.filter(|(status, _)| *status >= from);
-        responses.map(|(_, count)| count).sum()
+        let statuses = backend.counters.statuses();
+        let statuses = statuses.filter(|(status, _)| *status >= from);
+        statuses.map(|(_, count)| count).sum()
     };
     api::Backend {
         address: backend.name.to_string(),
-        up: backend.may_be_asked(),
-        down: backend.is_barred_by(UnavailableReason::Down),
-        draining: backend.is_barred_by(UnavailableReason::Drained)
-            || backend.is_barred_by(UnavailableReason::Draining),
+        up: backend.is_available(),
+        down: backend.has(UnavailableReason::Down),
+        draining: backend.has(UnavailableReason::Drained)
+            || backend.has(UnavailableReason::Draining),
         backup: backend.server.backup,
         weight: backend.server.weight.into(),
         active: backend.active().into(),
         requests: count(0),
         errors: count(500),
-        connections: backend.counts.opened(),
-        reused: backend.counts.reused(),
+        connections: backend.counters.opened(),
+        reused: backend.counters.reused(),
         healthy: backend.health.as_ref().map(|health| health.is_healthy()),
         breaker: breaker.map(|breaker| breaker.state().as_str().into()),
         forced: breaker.and_then(forced),
-        failures: backend.counts.failures().into(),
+        failures: backend.counters.failures().into(),
         latency: latency(backend),
     }
 }

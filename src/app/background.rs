@@ -29,7 +29,7 @@ pub(super) async fn run(generation: Arc<ArcSwap<Generation>>) {
         let mut wanted = HashMap::new();
         for upstream in &live.upstreams {
             for backend in upstream.backends().iter().filter(|backend| {
-                backend.health.is_some() && !backend.is_barred_by(UnavailableReason::Draining)
+                backend.health.is_some() && !backend.has(UnavailableReason::Draining)
             }) {
                 let key = Arc::as_ptr(backend).addr();
                 let task = tasks

@@ -160,7 +160,7 @@ fn unchanged_upstream(
     let index = planned.position(|old| plan.keeps(upstream, &before.plan, old))?;
     let unchanged_upstream = before.upstreams.get(index)?;
     unchanged_upstream
-        .is_where_it_was(upstream)
+        .has_same_addresses(upstream)
         .then(|| Arc::clone(unchanged_upstream))
 }
 

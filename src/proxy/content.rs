@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::response::Parts;
-use http::{Method, StatusCode, Version, header};
+use http::{StatusCode, Version, header};
 use http_body::{Body as _, Frame};
 
 use super::context::{PendingUpgrade, RequestContext, Response};
@@ -29,9 +29,7 @@ use crate::message::{
 use crate::spool::{BufferPool, ResponseBuffer, SpoolWriter};
 use crate::telemetry::{COUNTERS, RateLimitedLog, SlowPart};
 use crate::upstream::breaker::{Breaker, BreakerOpen, CallOutcome, CallPermit, CallTicket};
-use crate::upstream::{
-    Error, OutgoingHead, OutgoingRequest, RequestHeadForm, Upgrade, Upstream, UpstreamBody,
-};
+use crate::upstream::{Error, OutgoingRequest, Upstream, UpstreamBody};
 use crate::{message, upstream};
 
 /// Where the responses of a location come from.
@@ -74,13 +72,13 @@ impl Content {
             Some(read) => read,
             None => pass.request_body(cx, unread),
         };
-        let permit = permit.map(|permit| permit.watch(clock, &mut body));
+        let permit = permit.map(|permit| permit.timed(clock, &mut body));
         if pass.options.keeps_upstream_headers {
             cx.record.upstream_headers = Some(Box::default());
         }
-        let form = cx.form_of_headers(pass.options.raw_headers);
-        let ticket = permit.as_ref().map(CallPermit::ticket);
-        let outcome = pass.send(cx, body, form, ticket).await;
+        let raw_headers = cx.allows_raw_headers(pass.options.raw_headers);
+        let ticket = permit.as_ref().map(|permit| permit.ticket);
+        let outcome = pass.send(cx, body, raw_headers, ticket).await;
         if let Some(permit) = permit {
             report(permit, &outcome, clock.now());
         }
@@ -159,7 +157,7 @@ impl ProxyPass {
             Some(body) => body,
             None => self.read_body(cx, unread).await?,
         };
-        Ok(self.send(cx, body, RequestHeadForm::Fields, None).await)
+        Ok(self.send(cx, body, false, None).await)
     }
 
     /// How request bodies are buffered; `None` where they stream.
@@ -233,38 +231,18 @@ impl ProxyPass {
         &self,
         cx: &mut RequestContext,
         body: RequestBody,
-        form: RequestHeadForm,
+        raw_headers: bool,
         ticket: Option<CallTicket>,
     ) -> Outcome {
         let (conf, record) = (&self.conf, &mut cx.record);
         record.proxy_pass = Some(Arc::clone(conf));
-        let upgrade = requested_upgrade(record, conf, &body);
-        let head = match conf.version {
-            HttpVersion::One => {
-                let mut written = Vec::with_capacity(TYPICAL_HEAD);
-                upstream::write_request(record, conf, upgrade.as_ref(), &mut written);
-                OutgoingHead::Lines(written)
-            }
-            HttpVersion::Two => {
-                let request = upstream::stream_request(record, conf);
-                OutgoingHead::Stream(Box::new(request.ok_or(ProxyError::NotForHttp2)?))
-            }
-        };
-        let outgoing = OutgoingRequest {
-            method: record.head.method.clone(),
-            head,
-            upload: body,
-            upgrade,
-            form,
-        };
-        let response = self
-            .upstream
-            .send(record, conf, outgoing, &cx.clock)
-            .await?;
+        let request = OutgoingRequest::new(record, conf, body, raw_headers);
+        let request = request.ok_or(ProxyError::NotForHttp2)?;
+        let response = self.upstream.send(record, conf, request, &cx.clock).await?;
         let (mut head, mut body) = response.into_parts();
         // The upstream's version does not matter to this client.
         head.version = Version::HTTP_11;
-        if let Some(switched) = body.take_switched() {
+        if let Some(switched) = body.take_upgraded() {
             let upgrade = PendingUpgrade {
                 upstream: switched,
                 idle_timeout: conf.settings.proxy_read_timeout,
@@ -284,7 +262,7 @@ impl ProxyPass {
         let writer = stale.and_then(|stale| cache_writer(stale, cx, &head));
         // After it is kept: another request may be redirected elsewhere.
         headers::rewrite_redirects(&mut head.headers, &cx.record, conf);
-        let body = match body.into_whole() {
+        let body = match body.into_complete() {
             Ok(whole) => {
                 if let Some(writer) = writer {
                     writer.keep(&whole.bytes);
@@ -306,12 +284,12 @@ impl ProxyPass {
         ticket: Option<CallTicket>,
     ) -> ResponseBody<UpstreamBody> {
         if let Some(recording) = writer.and_then(CacheWriter::record) {
-            body.tee(Box::new(recording));
+            body.observe(Box::new(recording));
         }
         if let (Some(breaker), Some(ticket)) = (&self.options.breaker, ticket) {
-            body.judged_by(breaker, ticket);
+            body.report_to(breaker, ticket);
         }
-        cx.timer = Some(body.stopwatch());
+        cx.timer = Some(body.timer());
         let plan = &self.conf.buffering.response;
         // Over HTTP/2 the speed at which one side reads is what the other sends at.
         if self.conf.version == HttpVersion::One && buffering.unwrap_or(plan.on) {
@@ -341,19 +319,6 @@ fn report(permit: CallPermit<'_>, outcome: &Outcome, now: Millis) {
     permit.report(outcome, now);
 }
 
-/// The protocol that the client asks for, if this location lets it.
-// With a body, where that ends and the other protocol begins would be uncertain.
-fn requested_upgrade(
-    record: &RequestRecord,
-    proxy_pass: &plan::ProxyPass,
-    body: &RequestBody,
-) -> Option<Upgrade> {
-    if !proxy_pass.settings.proxy_upgrade || !body.is_none() {
-        return None;
-    }
-    Upgrade::asked(&record.head).filter(|_| record.head.method != Method::CONNECT)
-}
-
 /// The 101 for the client; the upstream's end of the tunnel waits in the context.
 fn switch_protocols(cx: &mut RequestContext, mut head: Parts, upgrade: PendingUpgrade) -> Response {
     let protocol = head.headers.get(header::UPGRADE).cloned();
@@ -361,7 +326,7 @@ fn switch_protocols(cx: &mut RequestContext, mut head: Parts, upgrade: PendingUp
     if let Some(protocol) = protocol {
         upstream::restore_upgrade(&mut head.headers, protocol);
     }
-    cx.timer = Some(upgrade.upstream.stopwatch());
+    cx.timer = Some(upgrade.upstream.timer());
     cx.upgrade = Some(upgrade);
     Response::from_parts(head, ResponseBody::whole(Bytes::new()))
 }
@@ -428,9 +393,6 @@ fn count(error: &message::RequestBodyError) {
         COUNTERS.give_up(SlowPart::Body);
     }
 }
-
-/// The length of a browser's request headers, in bytes.
-const TYPICAL_HEAD: usize = 1024;
 
 async fn read(
     mut body: RequestBody,

@@ -20,9 +20,7 @@ use crate::message::{
 use crate::spool::BufferPool;
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{AccessLog, COUNTERS, about};
-use crate::upstream::{
-    CompleteBody, RequestHeadForm, ResponseTimer, UpgradedConnection, UpstreamBody,
-};
+use crate::upstream::{CompleteBody, ResponseTimer, UpgradedConnection, UpstreamBody};
 
 /// A response on its way to the client.
 pub(super) type Response = http::Response<ResponseBody<UpstreamBody>>;
@@ -117,23 +115,20 @@ impl RequestContext {
         record.connection.ambiguity.of_request(record.number)
     }
 
-    /// The form in which the upstream's response headers are wanted: as a map where something reads them or adds to them.
-    /// `raw`: whether the location's own settings leave them alone.
-    pub(super) fn form_of_headers(&self, raw: bool) -> RequestHeadForm {
+    /// Whether the upstream's response headers may stay raw: nothing reads them or adds to them. `raw`: whether the
+    /// location's own settings leave them alone.
+    pub(super) fn allows_raw_headers(&self, raw: bool) -> bool {
         let adds = self.permit.allowed_headers.is_some();
-        match !adds && raw && allows_raw_headers(&self.record) {
-            true => RequestHeadForm::Lines,
-            false => RequestHeadForm::Fields,
-        }
+        !adds && raw && allows_raw_headers(&self.record)
     }
 
     /// The body of a response that is complete.
     pub(super) fn complete_body(&self, whole: CompleteBody) -> ResponseBody<UpstreamBody> {
-        let CompleteBody { bytes, lines } = whole;
-        match lines {
-            Some(lines) => {
+        let CompleteBody { bytes, raw_headers } = whole;
+        match raw_headers {
+            Some(raw_headers) => {
                 let length = bytes.len();
-                let prebuilt = Prebuilt::Owned(PrebuiltResponse::new(lines, bytes));
+                let prebuilt = Prebuilt::Owned(PrebuiltResponse::new(raw_headers, bytes));
                 self.record.connection.state.prebuilt.put(prebuilt);
                 ResponseBody::prebuilt(length)
             }

@@ -160,7 +160,7 @@ impl ProxyError {
         let after = match self {
             Self::Open(BreakerOpen { retry_after })
             | Self::Upstream(
-                upstream::Error::Crowded { retry_after, .. }
+                upstream::Error::Queue { retry_after, .. }
                 | upstream::Error::Unavailable { retry_after },
             ) => *retry_after,
             Self::Degraded => DEGRADED,

@@ -118,7 +118,7 @@ fn obstacles(location: &Location, record: &RequestRecord, now: Millis) -> Vec<St
     if let Content::ProxyPass(pass) = &location.content {
         let upstream = pass.upstream();
         let backends = upstream.backends();
-        if upstream.unavailable(now).is_some() || !backends.iter().any(|it| it.may_be_asked()) {
+        if upstream.unavailable(now).is_some() || !backends.iter().any(|it| it.is_available()) {
             add("no server of its upstream is available");
         }
     }

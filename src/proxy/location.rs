@@ -180,7 +180,7 @@ impl LocationBreaker {
         let rules = conf.breaker.as_deref()?;
         let (server, location) = place(plan, conf)?;
         let same = |old: &&Arc<Self>| {
-            *old.server == *server && *old.location == *location && old.breaker.plan() == rules
+            *old.server == *server && *old.location == *location && old.breaker.plan == *rules
         };
         if let Some(old) = before.iter().find(same) {
             return Some(Arc::clone(old));

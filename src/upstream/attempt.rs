@@ -1,61 +1,60 @@
-//! One try at one backend: a connection, the request, the head of an answer, and what is remembered of it.
+//! One attempt at one backend: a connection, the request, the response headers, and what the log keeps of it.
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 
 use super::backend::Backend;
-use super::connection::UpstreamConnection;
+use super::breaker::CallTicket;
+use super::connection::{self, UpstreamConnection};
 use super::error::{Error, InvalidResponse, Stage};
+use super::http1::request::RequestWriter;
 use super::http1::{HeadReader, ResponseHead};
-use super::request::{InterimRelay, Upgrade};
-use super::send::{AttemptError, ConnectionKind, RetryState, SendError};
-use super::{RequestHeadForm, connection, http2, pool, proxy_protocol};
+use super::http2::{self, StreamReader};
+use super::pool;
+use super::request::{InterimRelay, OutgoingRequest};
+use super::retry::{AttemptError, RetryState, SendError, note_connect_time};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{HttpVersion, ProxyPass, ProxyProtocolVersion};
 use crate::message::{Attempt, RequestRecord};
 use crate::telemetry::{self, RateLimitedLog, about};
-use crate::upstream::breaker::machine::CallTicket;
-use crate::upstream::http1::request::RequestWriter;
-use crate::upstream::http2::stream::StreamReader;
 
-/// The head of an answer, and what its body comes from.
+/// The headers of a response, and the connection its body comes over.
 #[derive(Debug)]
 pub(super) struct AttemptResponse {
-    /// Boxed: it passes through many hands, and is large.
+    /// Boxed: it is large, and moved often.
     pub(super) head: Box<ResponseHead>,
-    pub(super) carrier: ResponseSource,
+    pub(super) source: ResponseSource,
     pub(super) started: Millis,
-    /// When its head was there.
-    pub(super) came: Millis,
-    /// What the backend's breaker let it through as.
+    /// When its headers were complete.
+    pub(super) received: Millis,
+    /// What the backend's breaker admitted the request as.
     pub(super) ticket: Option<CallTicket>,
 }
 
-/// What an answer's body comes over.
+/// What the body of a response comes over.
 #[derive(Debug)]
 pub(super) enum ResponseSource {
-    /// HTTP/2.
-    Stream(Box<StreamReader>),
-    /// HTTP/1.
-    Wire {
-        wire: Box<UpstreamConnection>,
-        /// What is left to send of the request, which the answer overtook. Boxed: it seldom does.
-        sending: Option<Box<RequestWriter>>,
-        /// Whether all that was sent has arrived, as far as anybody can tell.
-        heard: bool,
+    Http1 {
+        connection: Box<UpstreamConnection>,
+        /// The rest of the request, where the response came before it was sent. Boxed: that is seldom.
+        writer: Option<Box<RequestWriter>>,
+        /// Whether the backend has received all that was sent, as far as is known.
+        arrived: bool,
     },
+    Http2(Box<StreamReader>),
 }
 
-/// Asks a backend, over a kept connection if `over` allows it.
-pub(super) async fn ask(
+/// Sends a request to a backend, over a kept connection if `reuse` allows it.
+pub(super) async fn attempt(
     backend: &Backend,
-    over: ConnectionKind,
-    errand: &mut RetryState<'_>,
+    reuse: bool,
+    retry: &mut RetryState<'_>,
     record: &mut RequestRecord,
     proxy_pass: &ProxyPass,
     clock: &Clock,
@@ -69,21 +68,20 @@ pub(super) async fn ask(
         header: None,
         response: None,
     });
-    let mut tried = {
-        let mut attempting = pin!(attempt(
-            backend, over, errand, record, proxy_pass, clock, now
-        ));
+    let mut result = {
+        let sending = send(backend, reuse, retry, record, proxy_pass, clock, now);
+        let mut sending = pin!(sending);
         poll_fn(|context| {
-            telemetry::poll_catching_panic(attempting.as_mut(), context, AttemptError::of_panic)
+            telemetry::poll_catching_panic(sending.as_mut(), context, AttemptError::of_panic)
         })
         .await
     };
-    let came = clock.now();
-    let taken = came.since(now);
-    let (status, header) = match &mut tried {
-        Ok(answer) => {
-            answer.came = came;
-            (Some(answer.head.status), Some(taken))
+    let received = clock.now();
+    let taken = received.since(now);
+    let (status, header) = match &mut result {
+        Ok(response) => {
+            response.received = received;
+            (Some(response.head.status), Some(taken))
         }
         Err(failed) => {
             failed.locate(record);
@@ -91,49 +89,48 @@ pub(super) async fn ask(
         }
     };
     if let Some(status) = status {
-        backend.counts.count_answer(status, taken);
+        backend.counters.count_response(status, taken);
     }
     if let Some(attempt) = record.attempts.last_mut() {
         attempt.status = status;
         attempt.header = header;
-        // Of an answer that is passed on, its last byte gives a later one.
+        // If the response is passed on, the time of its last byte replaces this.
         attempt.response = Some(taken);
     }
-    tried
+    result
 }
 
 /// What follows from a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryDecision {
     /// The request fails.
-    Fatal,
-    /// The backend had closed a kept connection, as it may; the request goes to it over a new one.
-    Reconnected,
+    Fail,
+    /// The backend had closed a kept connection, as it may: the request goes to it over a new one.
+    Reconnect,
     /// The request goes to another backend.
-    Retried,
+    Retry,
 }
 
 impl From<bool> for RetryDecision {
-    /// Whether another backend is asked.
     fn from(moves_on: bool) -> Self {
         match moves_on {
-            true => Self::Retried,
-            false => Self::Fatal,
+            true => Self::Retry,
+            false => Self::Fail,
         }
     }
 }
 
-/// Writes a failure to the log, with what is known of the request it befell.
+/// Logs a failed attempt.
 pub(super) fn report(
     error: &Error,
     upstream: &str,
     record: &RequestRecord,
-    consequence: RetryDecision,
+    decision: RetryDecision,
 ) {
     error.count();
     let line = |message| about(message, record, Some(upstream));
     if let Error::Unavailable { .. } = error {
-        // Why was said when it began; everybody it befalls would say it again.
+        // The reason was logged when it began; each request would log it again.
         tracing::debug!("{}", line(format_args!("{error}")));
     } else if let Some(cause) = error.client_fault() {
         tracing::info!("{}", line(format_args!("{error}: {cause}")));
@@ -141,90 +138,94 @@ pub(super) fn report(
         tracing::info!("{}", line(format_args!("{error}")));
     } else {
         let line = line(format_args!("{error}"));
-        match consequence {
-            RetryDecision::Fatal => tracing::error!("{line}"),
-            RetryDecision::Reconnected => tracing::info!("{line}"),
-            RetryDecision::Retried => tracing::warn!("{line}"),
+        match decision {
+            RetryDecision::Fail => tracing::error!("{line}"),
+            RetryDecision::Reconnect => tracing::info!("{line}"),
+            RetryDecision::Retry => tracing::warn!("{line}"),
         }
     }
 }
 
-async fn attempt(
+async fn send(
     backend: &Backend,
-    over: ConnectionKind,
-    errand: &mut RetryState<'_>,
+    reuse: bool,
+    retry: &mut RetryState<'_>,
     record: &mut RequestRecord,
     proxy_pass: &ProxyPass,
     clock: &Clock,
     now: Millis,
 ) -> Result<AttemptResponse, AttemptError> {
     if proxy_pass.version == HttpVersion::Two {
-        // Boxed, so that those who do not need it do not carry it about.
-        return Box::pin(http2::attempt(
-            backend, errand, record, proxy_pass, clock, now,
-        ))
-        .await;
+        // Boxed, so that requests over HTTP/1 do not keep room for it.
+        let sending = http2::send(backend, retry, record, proxy_pass, clock, now);
+        let (head, stream) = Box::pin(sending).await?;
+        return Ok(AttemptResponse {
+            head,
+            source: ResponseSource::Http2(Box::new(stream)),
+            started: now,
+            received: now,
+            ticket: None,
+        });
     }
     loop {
-        let (wire, over) = connection(backend, over, errand, record, proxy_pass, now)
+        let connecting = connection(backend, reuse, retry, record, proxy_pass, now);
+        let (connection, reused) = connecting
             .await
-            .map_err(|error| AttemptError::new(error, ConnectionKind::Fresh, true))?;
-        over.note(record, clock, now);
-        let unanswered = match call(wire, errand, record, proxy_pass, now).await {
-            Ok(answer) => return Ok(answer),
-            Err(unanswered) => unanswered,
+            .map_err(|error| AttemptError::new(error, false, true))?;
+        note_connect_time(record, reused, clock, now);
+        let failed = match exchange(connection, retry, record, proxy_pass, now).await {
+            Ok(response) => return Ok(response),
+            Err(failed) => failed,
         };
-        if let Some(cargo) = unanswered.unsent {
-            errand.unload(cargo);
-            // Nothing was sent: as if this one had never been kept.
-            if over == ConnectionKind::Kept {
+        if let Some(body) = failed.unsent {
+            retry.put_back(body);
+            // Nothing was sent: as if this connection had never been kept.
+            if reused {
                 continue;
             }
         }
-        return Err(AttemptError::new(unanswered.error, over, unanswered.silent));
+        return Err(AttemptError::new(failed.error, reused, failed.silent));
     }
 }
 
-/// Sends a request over a connection and waits for the head of its answer.
-pub(super) async fn call(
-    mut wire: Box<UpstreamConnection>,
-    errand: &mut RetryState<'_>,
+/// Sends a request over a connection and reads the response headers.
+pub(super) async fn exchange(
+    mut connection: Box<UpstreamConnection>,
+    retry: &mut RetryState<'_>,
     record: &RequestRecord,
     proxy_pass: &ProxyPass,
     now: Millis,
 ) -> Result<AttemptResponse, SendError> {
-    wire.requests += 1;
-    let mut sending = errand.load();
-    let mut call = HeadExchange {
-        wire: &mut wire,
-        sending: &mut sending,
+    connection.requests += 1;
+    let mut writer = retry.writer();
+    let mut exchange = HeadExchange {
+        connection: &mut connection,
+        writer: &mut writer,
         relay: InterimRelay::new(record),
-        method: errand.method(),
-        upgrade: errand.upgrade(),
-        form: errand.form(),
+        request: &retry.request,
         proxy_pass,
         heads: HeadReader::default(),
     };
-    let called = poll_fn(|context| call.poll_head(context)).await;
-    let silent = !call.heads.has_heard();
-    if call.heads.has_skipped() {
+    let result = poll_fn(|context| exchange.poll_head(context)).await;
+    let silent = !exchange.heads.has_data;
+    if exchange.heads.has_skipped {
         warn_of_skipped(record, now);
     }
-    match called {
+    match result {
         Ok(head) => Ok(AttemptResponse {
             head,
-            carrier: ResponseSource::Wire {
-                wire,
-                heard: !sending.is_over() || sending.has_arrived(),
-                sending: (!sending.is_over()).then(|| Box::new(sending)),
+            source: ResponseSource::Http1 {
+                connection,
+                arrived: !writer.is_over() || writer.has_arrived(),
+                writer: (!writer.is_over()).then(|| Box::new(writer)),
             },
             started: now,
-            came: now,
+            received: now,
             ticket: None,
         }),
         Err(error) => Err(SendError {
             unsent: match error {
-                Error::Broken(_) => sending.into_unsent(),
+                Error::Broken(_) => writer.into_unsent(),
                 _ => None,
             },
             error,
@@ -233,7 +234,7 @@ pub(super) async fn call(
     }
 }
 
-/// Says once a minute that lines of a head were skipped.
+/// Warns once a minute of header lines that were skipped.
 #[cold]
 fn warn_of_skipped(record: &RequestRecord, now: Millis) {
     static WARNING: RateLimitedLog = RateLimitedLog::new();
@@ -247,75 +248,70 @@ fn warn_of_skipped(record: &RequestRecord, now: Millis) {
     }
 }
 
-/// A connection to ask over.
+/// A connection for a request, and whether it is a kept one.
 async fn connection(
     backend: &Backend,
-    over: ConnectionKind,
-    errand: &RetryState<'_>,
+    reuse: bool,
+    retry: &RetryState<'_>,
     record: &RequestRecord,
     proxy_pass: &ProxyPass,
     now: Millis,
-) -> Result<(Box<UpstreamConnection>, ConnectionKind), Error> {
+) -> Result<(Box<UpstreamConnection>, bool), Error> {
     if proxy_pass.proxy_protocol != ProxyProtocolVersion::Off {
-        let first = proxy_protocol::proxy_header_for(record, proxy_pass.proxy_protocol);
-        let opening = connection::open_with(backend, proxy_pass, &first);
-        return Ok((Box::pin(opening).await?, ConnectionKind::Fresh));
+        let header = connection::proxy_header(record, proxy_pass.proxy_protocol);
+        let opening = connection::open_with(backend, proxy_pass, &header);
+        return Ok((Box::pin(opening).await?, false));
     }
     let owner = backend.owner(proxy_pass);
-    while over == ConnectionKind::Kept
-        && let Some(mut wire) = pool::take(backend, owner, now)
-    {
-        // What cannot be sent twice must not go into a connection that was just closed: give the event loop the
-        // chance to notice. Others find out by trying, which is cheaper.
-        if !errand.is_repeatable() {
+    while reuse && let Some(mut kept) = pool::take(backend, owner, now) {
+        // A request that cannot be sent twice must not go into a connection that was just closed: the event loop gets
+        // the chance to notice. Others find out by trying, which is cheaper.
+        if !retry.is_repeatable() {
             tokio::task::yield_now().await;
-            if !wire.is_quiet() {
+            if !kept.is_quiet() {
                 continue;
             }
         }
-        backend.counts.count_reused();
-        return Ok((wire, ConnectionKind::Kept));
+        backend.counters.reused.fetch_add(1, Ordering::Relaxed);
+        return Ok((kept, true));
     }
-    let wire = connection::open(backend, proxy_pass).await?;
-    Ok((wire, ConnectionKind::Fresh))
+    Ok((connection::open(backend, proxy_pass).await?, false))
 }
 
-/// A request on its way and an answer not come yet.
+/// A request on its way and a response whose headers have not arrived.
 struct HeadExchange<'c> {
-    wire: &'c mut UpstreamConnection,
-    sending: &'c mut RequestWriter,
+    connection: &'c mut UpstreamConnection,
+    writer: &'c mut RequestWriter,
     relay: InterimRelay<'c>,
-    method: &'c Method,
-    upgrade: Option<&'c Upgrade>,
-    form: RequestHeadForm,
+    request: &'c OutgoingRequest,
     proxy_pass: &'c ProxyPass,
     heads: HeadReader,
 }
 
 impl HeadExchange<'_> {
-    /// Sends the request and waits for the answer's head, both at once: a backend may answer before it has heard
-    /// all.
+    /// Sends the request and reads the response headers, both at once: a backend may respond before it has the whole
+    /// request.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Box<ResponseHead>, Error>> {
         let timeout = self.proxy_pass.settings.proxy_send_timeout;
-        if let Poll::Ready(sent) = self.sending.poll(self.wire, timeout, context) {
+        if let Poll::Ready(sent) = self.writer.poll(self.connection, timeout, context) {
             sent?;
         }
-        // Interim answers without end would keep reading busy and never let it wait.
-        if self.relay.is_used() && self.poll_overdue(context).is_ready() {
+        // Interim responses without end would keep the reader busy and never let it wait.
+        if self.relay.seen && self.poll_timeout(context).is_ready() {
             return Poll::Ready(Err(Error::Timeout(Stage::Head)));
         }
         loop {
-            if !self.wire.read.is_empty() {
+            if !self.connection.read.is_empty() {
                 match self.head() {
                     Ok(Some(head)) => {
-                        self.wire.patience.clear();
+                        self.connection.read_timeout.clear();
                         return Poll::Ready(Ok(head));
                     }
                     Ok(None) => {}
                     Err(invalid) => return Poll::Ready(Err(Error::InvalidHeader(invalid))),
                 }
             }
-            match self.wire.poll_read(context).map_err(Error::Broken)? {
+            match self.connection.poll_read(context).map_err(Error::Broken)? {
                 Poll::Ready(0) => {
                     let end = io::ErrorKind::UnexpectedEof;
                     return Poll::Ready(Err(Error::Broken(end.into())));
@@ -324,29 +320,24 @@ impl HeadExchange<'_> {
                 Poll::Pending => break,
             }
         }
-        ready!(self.poll_overdue(context));
+        ready!(self.poll_timeout(context));
         Poll::Ready(Err(Error::Timeout(Stage::Head)))
     }
 
-    /// The answer's head, if all of it has been read.
+    /// The response headers, if all of them have been read.
     fn head(&mut self) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
-        // While it is still being sent, there is more to an answer than its bytes.
-        let form = match self.sending.is_over() {
-            true => self.form,
-            false => RequestHeadForm::Fields,
-        };
-        let (read, most) = (
-            &mut self.wire.read,
-            self.proxy_pass.settings.proxy_max_headers,
-        );
+        // Until the request is sent, there is more to do for a response than to pass its bytes on.
+        let raw_headers = self.request.raw_headers && self.writer.is_over();
+        let method = &self.request.method;
+        let most = self.proxy_pass.settings.proxy_max_headers;
         loop {
-            let next = self.heads.next(read, self.method, form, most);
+            let read = &mut self.connection.read;
+            let next = self.heads.next(read, method, raw_headers, most);
             let Ok(Some(head)) = &next else { return next };
             if head.status == StatusCode::SWITCHING_PROTOCOLS {
-                let met = self
-                    .upgrade
-                    .is_some_and(|asked| asked.is_met_by(&head.headers));
-                if !met || !self.sending.is_over() {
+                let upgrade = self.request.upgrade.as_ref();
+                let met = upgrade.is_some_and(|upgrade| upgrade.is_met_by(&head.headers));
+                if !met || !self.writer.is_over() {
                     return Err(InvalidResponse::Upgrade);
                 }
                 return next;
@@ -358,15 +349,14 @@ impl HeadExchange<'_> {
         }
     }
 
-    /// Ready when the head has been awaited for too long: `read_timeout` in all, as in nginx, however it drips;
-    /// counted from the end of the request, whose own pauses have limits of their own.
-    fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if !self.sending.is_over() {
+    /// Ready when `proxy_read_timeout` has passed since the end of the request. As in nginx it holds for the headers as
+    /// a whole, however slowly they drip in.
+    fn poll_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.writer.is_over() {
             return Poll::Pending;
         }
-        self.wire
-            .patience
-            .start(self.proxy_pass.settings.proxy_read_timeout);
-        self.wire.patience.poll_passed(context)
+        let timeout = self.proxy_pass.settings.proxy_read_timeout;
+        self.connection.read_timeout.start(timeout);
+        self.connection.read_timeout.poll_passed(context)
     }
 }

@@ -1,25 +1,15 @@
-//! One server of an upstream: where it is, what the plan says of it, and how it is.
+//! One server of an upstream: its address, its settings and its state.
 //!
-//! Shared by all event loops, so what changes here is counted with relaxed atomics; its standing with the
-//! balancer, which has to be consistent, lives in `balance`.
+//! All event loops share a backend, so its counters are atomics. Its standing with the balancer has to be consistent and
+//! lives in `balance`.
 //!
-//! May a backend be asked? One word on each backend answers, whoever has a say in it.
-//!
-//! An operator, a health check, a circuit breaker and the resolver each have a bar of their own, and none has to know
-//! of the others: a backend is asked when no bar is up. Balancers do not look at the word for every pick. Who is not
-//! asked stands aside, and whoever moves a bar leaves a notice that the balancer finds before its next pick.
-//!
-//! What a server was asked and how it answered.
-//!
-//! The server's and not its plan's: when a reload changes an upstream, the backends of a server that stays go on counting
-//! in the same place.
-//!
-//! Whether an address is still one of its name's: what is kept of one that is not is of no use.
-//!
-//! A backend and every connection to it share one. The connections lie with the event loops, out of anybody's reach, and
-//! see by it that they are to be closed.
-//!
-//! How many checks in a row it takes to believe them.
+//! An operator, a health check, a circuit breaker and the resolver each have a bit in one word: a backend is available
+//! while none is set. Balancers do not read the word for every pick; a change adds the backend to a [`ChangeList`] that
+//! the balancer reads before the next pick.
+
+#[cfg(test)]
+#[path = "tests/backend.rs"]
+mod tests;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,40 +21,38 @@ use http::StatusCode;
 use parking_lot::Mutex;
 
 use super::breaker::Breaker;
-use super::health::Health;
-use super::pool;
-use super::queue::RequestQueue;
+use super::wait_list::WaitList;
 use crate::config::plan::{self, HealthCheck, InitialHealth};
 use crate::telemetry::{Histogram, HistogramSnapshot};
 use crate::tls;
-use crate::upstream::balance::peers::BackendSnapshot;
 
-/// A server that can be asked.
+/// A server that requests can be sent to.
 #[derive(Debug)]
 pub struct Backend {
     /// Its place among the backends of its upstream.
     pub(super) index: usize,
     /// The place of its server in the plan.
     pub(super) listed: usize,
-    /// Where it is.
+    /// Its address.
     pub address: BackendAddress,
     /// As `$upstream_addr` shows it: `ip:port` or `unix:/path`.
     pub name: Arc<str>,
-    /// What the plan says of it; where its `address` is a name, this backend is one of that name's addresses.
+    /// Its settings; where their `address` is a name, this backend is one address of that name.
     pub server: plan::UpstreamServer,
-    /// How it is, where that is checked.
+    /// The state of its health checks, where it has any.
     pub health: Option<Box<Health>>,
-    /// What leaves it alone when it fails, where that is asked for.
+    /// Its circuit breaker, where it has one.
     pub breaker: Option<Arc<Breaker>>,
-    /// What it was asked, and how it answered.
-    pub counts: Arc<BackendCounters>,
-    pub(super) keep: pool::KeepaliveSettings,
-    /// For how long it belongs to its upstream.
-    pub(super) tenure: RetiredFlag,
+    /// What it was sent and how it responded.
+    pub counters: Arc<BackendCounters>,
+    pub(super) keepalive: KeepaliveSettings,
+    /// Shared with its connections.
+    pub(super) retired: RetiredFlag,
     tls: Arc<[Arc<tls::TlsConnector>]>,
-    condition: Availability,
-    /// Where its upstream's balancer hears of changes, where that has to choose.
-    notices: Option<Arc<ChangeList>>,
+    /// The [reasons](UnavailableReason) that hold.
+    unavailable: AtomicU8,
+    /// Where its balancer learns of changes, where that has to choose.
+    changes: Option<Arc<ChangeList>>,
     /// Requests in progress; its balancer reads it too.
     pub(super) active: Arc<AtomicU32>,
 }
@@ -73,13 +61,26 @@ pub struct Backend {
 #[derive(Debug)]
 pub(super) struct GroupSettings {
     pub(super) upstream: plan::Upstream,
-    pub(super) keep: pool::KeepaliveSettings,
+    pub(super) keepalive: KeepaliveSettings,
     pub(super) tls: Arc<[Arc<tls::TlsConnector>]>,
-    /// Where the balancer hears of changes, where it has to choose.
-    pub(super) notices: Option<Arc<ChangeList>>,
+    /// Where the balancer learns of changes, where it has to choose.
+    pub(super) changes: Option<Arc<ChangeList>>,
 }
 
-/// Where a backend is.
+/// What an upstream says about keeping connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeepaliveSettings {
+    /// The upstream's number, unique in this process.
+    pub(super) upstream: u64,
+    /// Idle connections that each event loop keeps.
+    pub(super) most: usize,
+    /// How long an idle connection is kept.
+    pub(super) timeout: Duration,
+    /// How many requests a connection carries.
+    pub(super) requests: u64,
+}
+
+/// The address of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BackendAddress {
     /// A TCP address.
@@ -93,22 +94,41 @@ pub enum BackendAddress {
 #[derive(Debug)]
 pub(super) struct ActiveRequest(Arc<Backend>);
 
+/// A reason to send a backend no requests. Several may hold at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum UnavailableReason {
+    /// Its circuit breaker is open.
+    Breaker = 1,
+    /// An operator or the configuration took it down.
+    Down = 2,
+    /// Its name no longer has its address.
+    Draining = 4,
+    /// Its health check failed.
+    Unhealthy = 8,
+    /// An operator lets it finish the requests it has.
+    Drained = 16,
+}
+
+/// What a balancer has to know of a backend's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BackendSnapshot {
+    pub(super) unavailable: bool,
+    /// It has as many requests as `max_conns` allows.
+    pub(super) full: bool,
+}
+
 impl Backend {
-    /// The backend at `index`: one address of the server that is `listed` so in the plan. What was found out about the
-    /// same server before a reload, and what an operator wanted of it, goes on from `old`.
+    /// The backend at `index`: one address of the server at place `listed` of the plan. Its state before a reload is
+    /// taken over from `old`.
     pub(super) fn new(
         index: usize,
         address: BackendAddress,
         listed: usize,
-        common: &GroupSettings,
+        settings: &GroupSettings,
         old: Option<&Self>,
     ) -> Self {
-        let GroupSettings {
-            upstream,
-            keep,
-            tls,
-            notices,
-        } = common;
+        let upstream = &settings.upstream;
         let server = &upstream.servers[listed];
         let name: Arc<str> = match &address {
             BackendAddress::Tcp(address) => address.to_string().into(),
@@ -116,48 +136,48 @@ impl Backend {
         };
         let known = old.and_then(|old| old.health.as_deref());
         let check = upstream.health_check.as_ref();
-        let health = check.map(|check| Health::new(check, known));
+        let health = check.map(|check| Box::new(Health::new(check, known)));
         let known = old.and_then(|old| old.breaker.as_ref());
         let breaker = upstream.breaker.as_ref().map(|rules| {
-            let known = known.filter(|known| known.plan() == rules);
+            let known = known.filter(|known| known.plan == *rules);
             known.map_or_else(
                 || Arc::new(Breaker::new(format!("{} {name}", upstream.name), rules)),
                 Arc::clone,
             )
         });
-        let condition = Availability::default();
-        condition.set(UnavailableReason::Down, is_down(server, old));
-        let drained = old.is_some_and(|old| old.is_barred_by(UnavailableReason::Drained));
-        condition.set(UnavailableReason::Drained, drained);
-        let open = |breaker: &Arc<Breaker>| breaker.open_until().is_some();
-        condition.set(
-            UnavailableReason::Breaker,
-            breaker.as_ref().is_some_and(open),
-        );
-        let healthy = health.as_ref().is_none_or(Health::is_healthy);
-        condition.set(UnavailableReason::Unhealthy, !healthy);
-        if let Some(notices) = notices.as_ref().filter(|_| !condition.is_clear()) {
-            notices.post(index);
-        }
-        Self {
+        let open = breaker.as_ref().and_then(|breaker| breaker.open_until());
+        // An operator's change holds until the configuration changes.
+        let down = match old.filter(|old| old.server.down == server.down) {
+            Some(old) => old.has(UnavailableReason::Down),
+            None => server.down,
+        };
+        let drained = old.is_some_and(|old| old.has(UnavailableReason::Drained));
+        let healthy = health.as_ref().is_none_or(|health| health.is_healthy());
+        let backend = Self {
             index,
             listed,
-            tenure: match server.resolve {
-                Some(_) => RetiredFlag::limited(),
-                None => RetiredFlag::default(),
-            },
+            retired: RetiredFlag::new(server.resolve.is_some()),
             breaker,
-            counts: old.map_or_else(Arc::default, |old| Arc::clone(&old.counts)),
-            health: health.map(Box::new),
+            counters: old.map_or_else(Arc::default, |old| Arc::clone(&old.counters)),
+            health,
             name,
             address,
             server: server.clone(),
-            keep: *keep,
-            tls: Arc::clone(tls),
-            condition,
-            notices: notices.clone(),
+            keepalive: settings.keepalive,
+            tls: Arc::clone(&settings.tls),
+            unavailable: AtomicU8::new(0),
+            changes: settings.changes.clone(),
             active: Arc::default(),
+        };
+        for (reason, holds) in [
+            (UnavailableReason::Down, down),
+            (UnavailableReason::Drained, drained),
+            (UnavailableReason::Breaker, open.is_some()),
+            (UnavailableReason::Unhealthy, !healthy),
+        ] {
+            backend.set_unavailable(reason, holds);
         }
+        backend
     }
 
     /// Requests in progress.
@@ -165,113 +185,105 @@ impl Backend {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Whether it may be asked, as far as anybody has said: no [`UnavailableReason`] is up.
-    pub fn may_be_asked(&self) -> bool {
-        self.condition.is_clear()
+    /// Whether it receives requests: no [`UnavailableReason`] holds.
+    pub fn is_available(&self) -> bool {
+        self.unavailable.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether this bar is up.
-    pub fn is_barred_by(&self, bar: UnavailableReason) -> bool {
-        self.condition.has(bar)
+    /// Whether this reason holds.
+    pub fn has(&self, reason: UnavailableReason) -> bool {
+        self.unavailable.load(Ordering::Relaxed) & reason as u8 != 0
     }
 
     /// Whether its name no longer has its address.
-    pub(super) fn is_leaving(&self) -> bool {
-        self.is_barred_by(UnavailableReason::Draining)
+    pub(super) fn is_retired(&self) -> bool {
+        self.has(UnavailableReason::Draining)
     }
 
-    /// Whether it has left: it has nothing to do any more, either.
-    pub(super) fn is_gone(&self) -> bool {
-        self.is_leaving() && self.active() == 0
+    /// Whether another may take its place: it is retired and its last request is over.
+    pub(super) fn is_replaceable(&self) -> bool {
+        self.is_retired() && self.active() == 0
     }
 
     /// Its name no longer has its address, or has it again.
-    pub(super) fn set_leaving(&self, leaving: bool) {
-        self.tenure.set_over(leaving);
-        self.set(UnavailableReason::Draining, leaving);
+    pub(super) fn set_retired(&self, retired: bool) {
+        if let Some(flag) = &self.retired.0 {
+            flag.store(retired, Ordering::Relaxed);
+        }
+        self.set_unavailable(UnavailableReason::Draining, retired);
     }
 
-    /// Puts a bar up: it gets no new request until this and every other is down again. Those it has go on.
-    pub fn bar(&self, bar: UnavailableReason) {
-        self.set(bar, true);
-    }
-
-    /// Takes a bar down.
-    pub fn unbar(&self, bar: UnavailableReason) {
-        self.set(bar, false);
-    }
-
-    fn set(&self, bar: UnavailableReason, up: bool) {
-        if self.condition.set(bar, up) {
-            self.tell();
+    /// Sets or clears a reason. While any holds the backend receives no new requests; those in progress go on.
+    pub fn set_unavailable(&self, reason: UnavailableReason, holds: bool) {
+        let bit = reason as u8;
+        let (before, after) = if holds {
+            let before = self.unavailable.fetch_or(bit, Ordering::Relaxed);
+            (before, before | bit)
+        } else {
+            let before = self.unavailable.fetch_and(!bit, Ordering::Relaxed);
+            (before, before & !bit)
+        };
+        if (before == 0) != (after == 0) {
+            self.notify_balancer();
         }
     }
 
-    fn tell(&self) {
-        if let Some(notices) = &self.notices {
-            notices.post(self.index);
+    fn notify_balancer(&self) {
+        if let Some(changes) = &self.changes {
+            changes.add(self.index);
         }
     }
 
-    /// How it is met for this `proxy_pass`, if that is inside TLS.
+    /// The TLS settings of connections for this `proxy_pass`, if they are inside TLS.
     pub(super) fn tls(&self, proxy_pass: &plan::ProxyPass) -> Option<&Arc<tls::TlsConnector>> {
-        self.tls.get(proxy_pass.tls?)
+        self.tls_at(proxy_pass.tls?)
     }
 
-    /// The way to meet it that stands in this place of the plan.
+    /// The TLS settings at this place of the plan.
     pub(super) fn tls_at(&self, place: usize) -> Option<&Arc<tls::TlsConnector>> {
         self.tls.get(place)
     }
 
-    /// Whose a connection is that was made for this `proxy_pass`: only who would meet this backend in the same way
-    /// may use it.
+    /// The number that connections for this `proxy_pass` are kept under: a connection is used again only for the same
+    /// backend with the same TLS settings.
     pub(super) fn owner(&self, proxy_pass: &plan::ProxyPass) -> usize {
         self.index * (self.tls.len() + 1) + proxy_pass.tls.map_or(0, |tls| tls + 1)
     }
 
-    /// Whether it has as much to do as `max_conns` allows.
+    /// Whether it has as many requests as `max_conns` allows.
     pub(super) fn is_full(&self) -> bool {
         self.server.max_conns > 0 && self.active() >= self.server.max_conns
     }
 
-    /// What its balancer has to know of it.
-    pub(super) fn presence(&self) -> BackendSnapshot {
+    pub(super) fn snapshot(&self) -> BackendSnapshot {
         BackendSnapshot {
-            barred: !self.may_be_asked(),
+            unavailable: !self.is_available(),
             full: self.is_full(),
         }
     }
 
     /// Begins a request.
-    pub(super) fn lease(self: &Arc<Self>) -> ActiveRequest {
+    pub(super) fn start_request(self: &Arc<Self>) -> ActiveRequest {
         self.active.fetch_add(1, Ordering::Relaxed);
         ActiveRequest(Arc::clone(self))
     }
 
-    /// Goes on with a request that was thought to be over, whoever has come since.
-    pub(super) fn resume(self: &Arc<Self>) -> ActiveRequest {
-        let lease = self.lease();
+    /// Goes on with a request that was over, even if the backend is full by now.
+    pub(super) fn resume_request(self: &Arc<Self>) -> ActiveRequest {
+        let active = self.start_request();
         if self.is_full() {
-            self.tell();
+            self.notify_balancer();
         }
-        lease
+        active
     }
 
-    /// Begins a request, unless it has as many as it may have.
-    pub(super) fn lease_within_limit(self: &Arc<Self>) -> Option<ActiveRequest> {
+    /// Begins a request, unless the backend is full.
+    pub(super) fn try_start_request(self: &Arc<Self>) -> Option<ActiveRequest> {
         let before = self.active.fetch_add(1, Ordering::Relaxed);
         // Counted first: two loops that come at once are both in the number.
-        let lease = ActiveRequest(Arc::clone(self));
+        let active = ActiveRequest(Arc::clone(self));
         let limit = self.server.max_conns;
-        (limit == 0 || before < limit).then_some(lease)
-    }
-}
-
-/// An operator's word holds until the file says something else than it did.
-fn is_down(server: &plan::UpstreamServer, old: Option<&Backend>) -> bool {
-    match old.filter(|old| old.server.down == server.down) {
-        Some(old) => old.is_barred_by(UnavailableReason::Down),
-        None => server.down,
+        (limit == 0 || before < limit).then_some(active)
     }
 }
 
@@ -288,153 +300,93 @@ impl Drop for ActiveRequest {
         let before = self.0.active.fetch_sub(1, Ordering::Relaxed);
         // It was full and has room again.
         if before == self.0.server.max_conns {
-            self.0.tell();
+            self.0.notify_balancer();
         }
     }
 }
 
-/// A reason not to ask a backend. Several may hold at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum UnavailableReason {
-    /// Its circuit breaker is open.
-    Breaker = 1,
-    /// An operator said so: `down` in the file.
-    Down = 2,
-    /// An operator lets it finish what it has.
-    Drained = 16,
-    /// It is leaving: its name no longer has its address.
-    Draining = 4,
-    /// Its health check failed.
-    Unhealthy = 8,
-}
-
-/// The bars that are up.
-#[derive(Debug, Default)]
-pub(super) struct Availability(AtomicU8);
-
-/// Backends of an upstream of which a balancer has to think again, until it does.
+/// The backends whose state has changed since their balancer last looked.
 #[derive(Debug, Default)]
 pub(super) struct ChangeList {
-    // Spares the balancer the lock: mostly there is nothing to hear.
+    // Spares the balancer the lock: mostly the list is empty.
     any: AtomicBool,
     list: Mutex<Vec<usize>>,
-    /// Who waits for a change.
-    queue: Option<Arc<RequestQueue>>,
-}
-
-impl Availability {
-    /// Whether no bar is up.
-    pub(super) fn is_clear(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
-    }
-
-    /// Whether this bar is up.
-    pub(super) fn has(&self, bar: UnavailableReason) -> bool {
-        self.0.load(Ordering::Relaxed) & bar as u8 != 0
-    }
-
-    /// Puts a bar up or takes it down; whether that changed if the backend may be asked.
-    pub(super) fn set(&self, bar: UnavailableReason, up: bool) -> bool {
-        let bit = bar as u8;
-        let (before, after) = if up {
-            let before = self.0.fetch_or(bit, Ordering::Relaxed);
-            (before, before | bit)
-        } else {
-            let before = self.0.fetch_and(!bit, Ordering::Relaxed);
-            (before, before & !bit)
-        };
-        (before == 0) != (after == 0)
-    }
+    /// Requests that wait for a change.
+    waiting: Option<Arc<WaitList>>,
 }
 
 impl ChangeList {
-    pub(super) fn new(queue: Option<Arc<RequestQueue>>) -> Self {
+    pub(super) fn new(waiting: Option<Arc<WaitList>>) -> Self {
         Self {
-            queue,
+            waiting,
             ..Self::default()
         }
     }
 
-    /// Something has changed about a backend.
-    pub(super) fn post(&self, index: usize) {
+    pub(super) fn add(&self, index: usize) {
         self.list.lock().push(index);
         self.any.store(true, Ordering::Release);
-        if let Some(queue) = &self.queue {
-            queue.call();
+        if let Some(waiting) = &self.waiting {
+            waiting.wake_next();
         }
     }
 
-    /// Hands over every notice since the last time.
+    /// Hands over all changes since the last time.
     pub(super) fn take(&self, mut each: impl FnMut(usize)) {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
-        // First this: what is added after it is told now or the next time.
+        // First this: a change that is added after it is seen now or the next time.
         self.any.store(false, Ordering::Release);
         self.list.lock().drain(..).for_each(&mut each);
     }
 }
 
-/// The counters of a server.
+/// The counters of a server. They outlive a reload.
 #[derive(Debug)]
 pub struct BackendCounters {
-    opened: AtomicU64,
-    reused: AtomicU64,
-    answers: [AtomicU64; STATUSES],
+    pub(super) opened: AtomicU64,
+    pub(super) reused: AtomicU64,
+    /// Failures since the last good response.
+    pub(super) failures: AtomicU32,
+    statuses: [AtomicU64; STATUSES],
     latency: Histogram,
-    /// How often it has failed since its last good answer.
-    failures: AtomicU32,
 }
 
 impl BackendCounters {
-    /// Connections made so far.
+    /// Connections opened.
     pub fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }
 
-    /// Requests so far that went over a kept connection.
+    /// Requests sent over a kept connection.
     pub fn reused(&self) -> u64 {
         self.reused.load(Ordering::Relaxed)
     }
 
-    /// How many requests ended with which status, those without any left out. A failed one has the status its
-    /// failure stands for.
-    pub fn answers(&self) -> impl Iterator<Item = (u16, u64)> {
+    /// Responses by status, without those that never occurred. A failed request has the status that its error stands
+    /// for.
+    pub fn statuses(&self) -> impl Iterator<Item = (u16, u64)> {
         (FIRST_STATUS..)
-            .zip(&self.answers)
+            .zip(&self.statuses)
             .map(|(status, count)| (status, count.load(Ordering::Relaxed)))
             .filter(|(_, count)| *count > 0)
     }
 
-    /// How long they took, until the head of the answer or until they failed.
+    /// The times until the response headers arrived or the request failed.
     pub fn latency(&self) -> HistogramSnapshot {
         self.latency.read()
     }
 
-    /// How often it has failed since its last good answer, whether or not it is left alone for that.
+    /// Failures since the last good response, whether or not the server is disabled for them.
     pub fn failures(&self) -> u32 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_failure(&self) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_opened(&self) {
-        self.opened.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_reused(&self) {
-        self.reused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_answer(&self, status: StatusCode, taken: Duration) {
-        // A status over 599 is none that HTTP defines; it is passed on, and not counted.
-        let counter = self
-            .answers
-            .get(usize::from(status.as_u16() - FIRST_STATUS));
-        if let Some(counter) = counter {
+    pub(super) fn count_response(&self, status: StatusCode, taken: Duration) {
+        // HTTP defines no status above 599; such a response is passed on and not counted.
+        let index = usize::from(status.as_u16() - FIRST_STATUS);
+        if let Some(counter) = self.statuses.get(index) {
             counter.fetch_add(1, Ordering::Relaxed);
             self.latency.observe(taken);
             if self.failures() > 0 && !status.is_server_error() {
@@ -449,9 +401,9 @@ impl Default for BackendCounters {
         Self {
             opened: AtomicU64::new(0),
             reused: AtomicU64::new(0),
-            answers: [const { AtomicU64::new(0) }; STATUSES],
-            latency: Histogram::new(),
             failures: AtomicU32::new(0),
+            statuses: [const { AtomicU64::new(0) }; STATUSES],
+            latency: Histogram::new(),
         }
     }
 }
@@ -459,38 +411,38 @@ impl Default for BackendCounters {
 const FIRST_STATUS: u16 = 100;
 const STATUSES: usize = 500;
 
-/// The time in which a backend belongs to its upstream.
-// None for those that never leave: nothing is shared for them, and nothing looked up.
+/// Whether an address no longer belongs to its name. A backend shares it with its connections: they lie with the event
+/// loops, and see by it that they are to be closed.
+// None for addresses that never change: nothing is shared for them, and nothing is read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RetiredFlag(Option<Arc<AtomicBool>>);
 
 impl RetiredFlag {
-    /// One that may end.
-    pub(super) fn limited() -> Self {
-        Self(Some(Arc::default()))
+    pub(super) fn new(may_retire: bool) -> Self {
+        Self(may_retire.then(Arc::default))
     }
 
-    /// Whether it is over.
-    pub(super) fn is_over(&self) -> bool {
-        let over = self.0.as_ref();
-        over.is_some_and(|over| over.load(Ordering::Relaxed))
-    }
-
-    /// Ends it, or lets it go on after all.
-    pub(super) fn set_over(&self, over: bool) {
-        if let Some(flag) = &self.0 {
-            flag.store(over, Ordering::Relaxed);
-        }
+    pub(super) fn is_set(&self) -> bool {
+        let flag = self.0.as_ref();
+        flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 }
 
-/// What was found lately.
+/// The state of a server's health checks.
 #[derive(Debug)]
-pub(super) struct CheckStreak {
-    rise: u32,
-    fall: u32,
-    key_status: HealthStatus,
-    /// Checks in a row that speak against it.
+pub struct Health {
+    pub(super) check: HealthCheck,
+    streak: Mutex<CheckStreak>,
+    healthy: AtomicBool,
+    passed: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The latest results of a server's checks.
+#[derive(Debug, Clone, Copy)]
+struct CheckStreak {
+    status: HealthStatus,
+    /// Checks in a row that contradict the status.
     against: u32,
 }
 
@@ -498,52 +450,82 @@ pub(super) struct CheckStreak {
 enum HealthStatus {
     Healthy,
     Unhealthy,
-    /// Not checked yet, and not believed until it was.
+    /// Not checked yet; counts as unhealthy.
     Unknown,
 }
 
-/// What a check has changed.
+/// A change of status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HealthChange {
     Fall,
     Rise,
 }
 
+impl Health {
+    /// The state of a server that was never checked, or that of `old`, which had other checks.
+    pub(super) fn new(check: &HealthCheck, old: Option<&Self>) -> Self {
+        let status = match old.map(|old| old.streak.lock().status) {
+            Some(status) => status,
+            None if check.initial == InitialHealth::Down => HealthStatus::Unknown,
+            None => HealthStatus::Healthy,
+        };
+        let count = |of: fn(&Self) -> u64| AtomicU64::new(old.map_or(0, of));
+        Self {
+            check: check.clone(),
+            healthy: AtomicBool::new(status == HealthStatus::Healthy),
+            streak: Mutex::new(CheckStreak { status, against: 0 }),
+            passed: count(Self::passed),
+            failed: count(Self::failed),
+        }
+    }
+
+    /// Whether the server counts as healthy.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// Checks that passed.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// Checks that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// How long to wait until the next check, with jitter.
+    #[must_use]
+    pub fn pause(&self) -> Duration {
+        let spread = self.check.interval * self.check.jitter.0 / 1000;
+        let early = self.check.interval.saturating_sub(spread);
+        early + (2 * spread).mul_f64(fastrand::f64())
+    }
+
+    /// Takes in the result of a check.
+    pub(super) fn record(&self, passed: bool) -> Option<HealthChange> {
+        let counter = if passed { &self.passed } else { &self.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let mut streak = self.streak.lock();
+        let change = streak.record(passed, &self.check)?;
+        self.healthy.store(passed, Ordering::Relaxed);
+        Some(change)
+    }
+}
+
 impl CheckStreak {
-    pub(super) fn new(check: &HealthCheck) -> Self {
-        Self {
-            rise: check.rise,
-            fall: check.fall,
-            key_status: match check.initial {
-                InitialHealth::Down => HealthStatus::Unknown,
-                InitialHealth::Up => HealthStatus::Healthy,
-            },
-            against: 0,
-        }
-    }
-
-    /// The same standing, by other numbers.
-    pub(super) fn under(&self, check: &HealthCheck) -> Self {
-        Self {
-            key_status: self.key_status,
-            ..Self::new(check)
-        }
-    }
-
-    pub(super) fn is_healthy(&self) -> bool {
-        self.key_status == HealthStatus::Healthy
-    }
-
-    /// Takes in the outcome of a check.
-    pub(super) fn note(&mut self, passed: bool) -> Option<HealthChange> {
-        let needed = match (self.key_status, passed) {
+    fn record(&mut self, passed: bool, check: &HealthCheck) -> Option<HealthChange> {
+        let needed = match (self.status, passed) {
             (HealthStatus::Healthy, true) | (HealthStatus::Unhealthy, false) => {
                 self.against = 0;
                 return None;
             }
-            (HealthStatus::Healthy, false) => self.fall,
-            (HealthStatus::Unhealthy, true) => self.rise,
-            // The first decides.
+            (HealthStatus::Healthy, false) => check.fall,
+            (HealthStatus::Unhealthy, true) => check.rise,
+            // The first check decides.
             (HealthStatus::Unknown, _) => 1,
         };
         self.against += 1;
@@ -551,87 +533,11 @@ impl CheckStreak {
             return None;
         }
         self.against = 0;
-        self.key_status = match passed {
-            true => HealthStatus::Healthy,
-            false => HealthStatus::Unhealthy,
+        let (status, change) = match passed {
+            true => (HealthStatus::Healthy, HealthChange::Rise),
+            false => (HealthStatus::Unhealthy, HealthChange::Fall),
         };
-        Some(match passed {
-            true => HealthChange::Rise,
-            false => HealthChange::Fall,
-        })
-    }
-}
-
-#[cfg(test)]
-mod condition_tests {
-
-    use super::*;
-
-    #[test]
-    fn only_the_first_bar_up_and_the_last_one_down_make_a_difference() {
-        let condition = Availability::default();
-        assert!(condition.set(UnavailableReason::Unhealthy, true));
-        assert!(!condition.set(UnavailableReason::Breaker, true));
-        assert!(!condition.set(UnavailableReason::Unhealthy, true));
-        assert!(!condition.set(UnavailableReason::Unhealthy, false));
-        assert!(
-            condition.has(UnavailableReason::Breaker)
-                && !condition.has(UnavailableReason::Unhealthy)
-        );
-        assert!(!condition.is_clear());
-        assert!(condition.set(UnavailableReason::Breaker, false));
-        assert!(condition.is_clear());
-    }
-
-    #[test]
-    fn a_notice_is_handed_over_once() {
-        let notices = ChangeList::default();
-        notices.post(3);
-        notices.post(5);
-        let mut heard = Vec::new();
-        notices.take(|index| heard.push(index));
-        notices.take(|index| heard.push(index));
-        assert_eq!(heard, [3, 5]);
-    }
-}
-
-#[cfg(test)]
-mod tally_tests {
-
-    use super::*;
-
-    fn tally(key_status: HealthStatus) -> CheckStreak {
-        CheckStreak {
-            rise: 2,
-            fall: 3,
-            key_status,
-            against: 0,
-        }
-    }
-
-    /// What each of these checks changes.
-    fn changes(mut tally: CheckStreak, checks: &str) -> String {
-        checks
-            .chars()
-            .map(|check| match tally.note(check == '+') {
-                None => '.',
-                Some(HealthChange::Rise) => '^',
-                Some(HealthChange::Fall) => 'v',
-            })
-            .collect()
-    }
-
-    #[test]
-    fn it_takes_some_in_a_row() {
-        let healthy = || tally(HealthStatus::Healthy);
-        assert_eq!(changes(healthy(), "+--+--+---"), ".........v");
-        assert_eq!(changes(healthy(), "---+-+++--"), "..v...^...");
-        assert_eq!(changes(healthy(), "-----++"), "..v...^");
-    }
-
-    #[test]
-    fn the_first_decides_about_the_unknown() {
-        assert_eq!(changes(tally(HealthStatus::Unknown), "+---"), "^..v");
-        assert_eq!(changes(tally(HealthStatus::Unknown), "-++"), "v.^");
+        self.status = status;
+        Some(change)
     }
 }

@@ -1,113 +1,307 @@
-//! A body that is still coming.
+//! The body of a response that is still arriving.
 //!
-//! It owns the connection it is read from. Read to its end, the connection is kept for the next request; let go
-//! before, it is closed on the spot, because what is left on it belongs to nobody.
-//!
-//! A body that is read as fast as the backend sends it, whatever its client takes.
-//!
-//! The client's connection asks for the next piece when it can take one, and that comes straight from the backend while
-//! nothing waits. When the connection can take nothing, it says so ([`ReadAhead`]), and what the backend has sent is read into
-//! a backlog. Both happen in the task of the connection: a client that keeps up costs no copy and no task. Read to its end,
-//! the backend's connection is kept for others, however long the client still takes.
+//! It owns the connection it is read from. At its end the connection is kept for the next request; dropped before, the
+//! connection is closed at once, because it cannot carry another response.
 
+use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use parking_lot::Mutex;
 
-use super::breaker::{Breaker, CallOutcome};
-use super::error::Error;
-use super::http1::BodyChunk;
-use super::response::{BodyObserver, ResponseProgress, ResponseTimer, StreamSource};
+use super::backend::ActiveRequest;
+use super::breaker::{Breaker, CallOutcome, CallTicket};
+use super::connection::UpstreamConnection;
+use super::error::{Error, Stage};
+use super::http1::request::RequestWriter;
+use super::http1::{BodyChunk, BodyFraming};
+use super::http2::StreamReader;
+use super::pool;
 use crate::clock::{Clock, Millis};
-use crate::message::{ClientConnection, ReadAhead};
-use crate::spool::ResponseBuffer;
-use crate::upstream::breaker::machine::CallTicket;
+use crate::config::plan::ProxySettings;
 
-/// The rest of an answer.
+/// Receives a copy of a body that is passed on.
+pub trait BodyObserver: std::fmt::Debug + Send {
+    /// The next piece; false if no more is wanted.
+    fn piece(&mut self, data: &[u8]) -> bool;
+    /// The body is complete. Not called for one that is cut short.
+    fn complete(self: Box<Self>);
+}
+
+/// Tells how long a response took and why it was cut short, after its body has been passed on.
+#[derive(Debug, Clone)]
+pub enum ResponseTimer {
+    /// It is over and took so long.
+    Known(Duration),
+    /// It goes on.
+    Running(Arc<ResponseProgress>),
+}
+
+/// The progress of a response that is passed on.
+#[derive(Debug)]
+pub struct ResponseProgress {
+    /// The time it took in milliseconds, once it is over.
+    millis: AtomicU64,
+    failure: OnceLock<BodyError>,
+}
+
+/// Why a body was cut short.
+#[derive(Debug)]
+pub struct BodyError {
+    /// The message for the log, in nginx's words.
+    pub message: Box<str>,
+    /// Whether the client caused it.
+    pub is_clients: bool,
+}
+
+impl ResponseTimer {
+    /// Why the body was cut short, if it was.
+    #[must_use]
+    pub fn failure(&self) -> Option<&BodyError> {
+        match self {
+            Self::Known(_) => None,
+            Self::Running(progress) => progress.failure.get(),
+        }
+    }
+
+    /// The time from the beginning of the attempt to the last byte; `None` while the response goes on.
+    #[must_use]
+    pub fn finished_after(&self) -> Option<Duration> {
+        match self {
+            Self::Known(taken) => Some(*taken),
+            Self::Running(progress) => match progress.millis.load(Ordering::Relaxed) {
+                RUNNING => None,
+                millis => Some(Duration::from_millis(millis)),
+            },
+        }
+    }
+}
+
+impl Default for ResponseProgress {
+    fn default() -> Self {
+        Self {
+            millis: AtomicU64::new(RUNNING),
+            failure: OnceLock::new(),
+        }
+    }
+}
+
+impl ResponseProgress {
+    pub(super) fn stop(&self, taken: Duration) {
+        let taken = u64::try_from(taken.as_millis()).unwrap_or(RUNNING);
+        self.millis.store(taken, Ordering::Relaxed);
+    }
+
+    fn fail(&self, error: &Error) {
+        self.failure.get_or_init(|| BodyError {
+            message: error.to_string().into(),
+            is_clients: error.client_fault().is_some(),
+        });
+    }
+}
+
+/// Stands for a time that is not known yet.
+const RUNNING: u64 = u64::MAX;
+
+/// What a body is read from.
+#[derive(Debug)]
+pub(super) struct StreamSource {
+    pub(super) connection: SourceConnection,
+    pub(super) active: ActiveRequest,
+    pub(super) read_timeout: Duration,
+    pub(super) send_timeout: Duration,
+}
+
+#[derive(Debug)]
+pub(super) enum SourceConnection {
+    Http1 {
+        connection: Box<UpstreamConnection>,
+        framing: BodyFraming,
+        /// The rest of the request, where the response came before it was sent.
+        writer: Option<Box<RequestWriter>>,
+        reusable: bool,
+    },
+    Http2(Box<StreamReader>),
+}
+
+impl StreamSource {
+    pub(super) fn new(
+        connection: SourceConnection,
+        active: ActiveRequest,
+        settings: &ProxySettings,
+    ) -> Self {
+        Self {
+            connection,
+            active,
+            read_timeout: settings.proxy_read_timeout,
+            send_timeout: settings.proxy_send_timeout,
+        }
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<BodyChunk, Error>> {
+        let (connection, framing, writer) = match &mut self.connection {
+            SourceConnection::Http1 {
+                connection,
+                framing,
+                writer,
+                ..
+            } => (connection, framing, writer),
+            SourceConnection::Http2(reader) => {
+                return reader.poll_next(self.read_timeout, self.send_timeout, context);
+            }
+        };
+        loop {
+            match framing.next(&mut connection.read) {
+                Ok(None) => {}
+                Ok(Some(chunk)) => return Poll::Ready(Ok(chunk)),
+                Err(malformed) => {
+                    let error = io::Error::new(io::ErrorKind::InvalidData, malformed);
+                    return Poll::Ready(Err(Error::Truncated(error)));
+                }
+            }
+            if let Some(writer) = writer
+                && let Poll::Ready(sent) = writer.poll(connection, self.send_timeout, context)
+            {
+                // A connection that breaks after the headers cuts the response short.
+                sent.map_err(|error| match error {
+                    Error::Broken(error) => Error::Truncated(error),
+                    error => error,
+                })?;
+            }
+            match connection.poll_read(context).map_err(Error::Truncated)? {
+                Poll::Ready(0) if framing.ends_with_connection() => {
+                    return Poll::Ready(Ok(BodyChunk::End(None)));
+                }
+                Poll::Ready(0) => {
+                    let end = io::ErrorKind::UnexpectedEof;
+                    return Poll::Ready(Err(Error::Truncated(end.into())));
+                }
+                Poll::Ready(_) => connection.read_timeout.clear(),
+                Poll::Pending => {
+                    connection.read_timeout.start(self.read_timeout);
+                    ready!(connection.read_timeout.poll_passed(context));
+                    return Poll::Ready(Err(Error::Timeout(Stage::Body)));
+                }
+            }
+        }
+    }
+
+    /// The end, if it comes next and has been read already.
+    fn end(&mut self) -> Option<Option<HeaderMap>> {
+        match &mut self.connection {
+            SourceConnection::Http1 {
+                connection,
+                framing,
+                ..
+            } => framing.end(&mut connection.read),
+            SourceConnection::Http2(reader) => reader.is_over().then_some(None),
+        }
+    }
+
+    /// Keeps the connection for another request, after all of the body was read.
+    fn keep(self, clock: &Clock) {
+        // One whose request was not sent to the end cannot be used again.
+        if let SourceConnection::Http1 {
+            connection,
+            writer,
+            reusable: true,
+            ..
+        } = self.connection
+            && writer.is_none_or(|writer| writer.has_arrived())
+        {
+            pool::put(&self.active, connection, clock.now(), clock);
+        }
+    }
+
+    /// Whether the backend's trailers say that it failed.
+    fn has_failed(&self) -> bool {
+        matches!(&self.connection, SourceConnection::Http2(reader) if reader.failed)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.connection {
+            SourceConnection::Http1 { framing, .. } => framing.size_hint(),
+            SourceConnection::Http2(reader) => reader.size_hint(),
+        }
+    }
+}
+
+/// The rest of a response.
 #[derive(Debug)]
 pub(super) struct StreamingBody {
-    // `None` once the answer is over, in whatever way.
+    // `None` once the response is over.
     source: Option<StreamSource>,
-    // Those of an answer that is over and was asked for its last data only.
+    // Trailers that were read together with the last data.
     trailers: Option<HeaderMap>,
     complete: bool,
     started: Millis,
     taken: Option<Duration>,
-    // Whoever has passed the response on hears here how it goes.
-    course: Option<Arc<ResponseProgress>>,
-    tee: Option<Box<dyn BodyObserver>>,
-    // What the backend's breaker let it through as.
+    progress: Option<Arc<ResponseProgress>>,
+    pub(super) observer: Option<Box<dyn BodyObserver>>,
+    // What the backend's breaker admitted the request as.
     ticket: Option<CallTicket>,
-    // Another that wants to know, and what that let it through as.
-    judge: Option<(Arc<Breaker>, CallTicket)>,
+    /// The location's breaker, and what that admitted the request as.
+    pub(super) location_breaker: Option<(Arc<Breaker>, CallTicket)>,
     clock: Clock,
 }
 
 impl StreamingBody {
-    /// A body of which this much is known, of an answer asked for at `started`.
+    /// The body of a response to an attempt that began at `started`.
     pub(super) fn new(
         mut source: StreamSource,
         ticket: Option<CallTicket>,
         started: Millis,
         clock: &Clock,
     ) -> Self {
-        source.prepare();
-        let mut stream = Self {
+        if let SourceConnection::Http1 {
+            connection,
+            framing,
+            ..
+        } = &mut source.connection
+            && let Some(length) = framing.size_hint().exact()
+        {
+            connection.expect(length);
+        }
+        let mut body = Self {
             source: Some(source),
             trailers: None,
             complete: false,
             started,
             taken: None,
-            course: None,
-            tee: None,
+            progress: None,
+            observer: None,
             ticket,
-            judge: None,
+            location_breaker: None,
             clock: clock.clone(),
         };
-        stream.end_if_over();
-        stream
+        body.end_if_over();
+        body
     }
 
-    /// How long the answer took from the try's beginning to its last byte; `None` while it goes on.
-    pub(super) fn finished_after(&self) -> Option<Duration> {
-        self.taken
-    }
-
-    pub(super) fn stopwatch(&mut self) -> ResponseTimer {
+    pub(super) fn timer(&mut self) -> ResponseTimer {
         match self.taken {
-            Some(taken) => ResponseTimer::stopped(taken),
-            None => ResponseTimer::running(self.course.get_or_insert_default()),
+            Some(taken) => ResponseTimer::Known(taken),
+            None => ResponseTimer::Running(Arc::clone(self.progress.get_or_insert_default())),
         }
     }
 
-    /// All that comes is shown to this, too.
-    pub(super) fn tee(&mut self, tee: Box<dyn BodyObserver>) {
-        self.tee = Some(tee);
-    }
-
-    /// This hears, too, if it comes to nothing.
-    pub(super) fn judged_by(&mut self, breaker: &Arc<Breaker>, ticket: CallTicket) {
-        self.judge = Some((Arc::clone(breaker), ticket));
-    }
-
-    /// It was booked as an answer, and is none.
-    fn blame(&self, source: &StreamSource) {
+    /// Tells the breakers that what was reported as a response has failed.
+    fn revoke(&self, source: &StreamSource) {
         let now = self.clock.now();
-        if let Some(ticket) = self.ticket {
-            source.blame(ticket, now);
+        if let (Some(breaker), Some(ticket)) = (&source.active.breaker, self.ticket) {
+            breaker.revoke(ticket, now);
         }
-        if let Some((judge, ticket)) = &self.judge {
-            judge.regret(*ticket, now);
+        if let Some((breaker, ticket)) = &self.location_breaker {
+            breaker.revoke(*ticket, now);
         }
     }
 
-    /// Ends it if its end was read already.
+    /// Ends the body if its end was read already.
     fn end_if_over(&mut self) {
         if let Some(source) = &mut self.source
             && let Some(trailers) = source.end()
@@ -121,29 +315,29 @@ impl StreamingBody {
     /// All of it was read.
     fn finish(&mut self) {
         self.stop();
-        if let Some(tee) = self.tee.take() {
-            tee.complete();
+        if let Some(observer) = self.observer.take() {
+            observer.complete();
         }
         if let Some(source) = self.source.take() {
             if source.has_failed() {
-                self.blame(&source);
+                self.revoke(&source);
             }
             source.keep(&self.clock);
         }
     }
 
-    /// It ends here, too early.
+    /// It is cut short.
     fn fail(&mut self, error: Error) -> Error {
         self.stop();
-        // What will never be complete need not be held until this is dropped.
-        self.tee = None;
+        // It need not hold a copy that will never be complete until it is dropped.
+        self.observer = None;
         error.count();
         if let Some(source) = self.source.take() {
             if CallOutcome::of(&error) == CallOutcome::Failure {
-                self.blame(&source);
+                self.revoke(&source);
             }
-            if let Some(course) = &self.course {
-                course.fail(&error);
+            if let Some(progress) = &self.progress {
+                progress.fail(&error);
             }
         }
         error
@@ -153,8 +347,8 @@ impl StreamingBody {
         if self.taken.is_none() {
             let taken = self.clock.now().since(self.started);
             self.taken = Some(taken);
-            if let Some(course) = &self.course {
-                course.stop(taken);
+            if let Some(progress) = &self.progress {
+                progress.stop(taken);
             }
         }
     }
@@ -176,10 +370,10 @@ impl Body for StreamingBody {
         };
         Poll::Ready(match ready!(source.poll_next(context)) {
             Ok(BodyChunk::Data(data)) => {
-                if let Some(tee) = &mut this.tee
-                    && !tee.piece(&data)
+                if let Some(observer) = &mut this.observer
+                    && !observer.piece(&data)
                 {
-                    this.tee = None;
+                    this.observer = None;
                 }
                 this.end_if_over();
                 Some(Ok(Frame::data(data)))
@@ -209,160 +403,5 @@ impl Body for StreamingBody {
 impl Drop for StreamingBody {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-/// The rest of an answer, and what of it has come already.
-#[derive(Debug)]
-pub(super) struct BufferedBody {
-    state: Arc<BufferedBodyShared>,
-    client: Arc<ClientConnection>,
-    // The client's connection knows of it.
-    known: bool,
-}
-
-#[derive(Debug)]
-struct BufferedBodyShared(Mutex<BufferedBodyState>);
-
-#[derive(Debug)]
-struct BufferedBodyState {
-    // Boxed before, and seldom looked at.
-    stream: Box<StreamingBody>,
-    backlog: ResponseBuffer,
-    // What comes after the backlog, once that is known.
-    end: Option<BufferedEnd>,
-}
-
-#[derive(Debug)]
-enum BufferedEnd {
-    Complete(Option<HeaderMap>),
-    Failed(Error),
-    /// It was told already.
-    Told,
-}
-
-impl BufferedBody {
-    pub(super) fn new(
-        stream: Box<StreamingBody>,
-        backlog: ResponseBuffer,
-        client: &Arc<ClientConnection>,
-    ) -> Self {
-        Self {
-            state: Arc::new(BufferedBodyShared(Mutex::new(BufferedBodyState {
-                stream,
-                backlog,
-                end: None,
-            }))),
-            client: Arc::clone(client),
-            known: false,
-        }
-    }
-
-    pub(super) fn poll_frame(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        if !std::mem::replace(&mut self.known, true) {
-            let refill = Arc::clone(&self.state);
-            self.client.state.set_read_ahead(Some(refill));
-        }
-        self.state.0.lock().poll_frame(context)
-    }
-
-    pub(super) fn finished_after(&self) -> Option<Duration> {
-        self.state.0.lock().stream.finished_after()
-    }
-
-    pub(super) fn stopwatch(&self) -> ResponseTimer {
-        self.state.0.lock().stream.stopwatch()
-    }
-
-    pub(super) fn is_end_stream(&self) -> bool {
-        let state = self.state.0.lock();
-        state.backlog.is_empty()
-            && match &state.end {
-                Some(end) => matches!(end, BufferedEnd::Told | BufferedEnd::Complete(None)),
-                None => state.stream.is_end_stream(),
-            }
-    }
-
-    pub(super) fn size_hint(&self) -> SizeHint {
-        let state = self.state.0.lock();
-        let (mut hint, waiting) = (state.stream.size_hint(), state.backlog.len());
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper.saturating_add(waiting));
-        }
-        hint.set_lower(hint.lower().saturating_add(waiting));
-        hint
-    }
-}
-
-impl Drop for BufferedBody {
-    fn drop(&mut self) {
-        if self.known {
-            self.client.state.set_read_ahead(None);
-        }
-    }
-}
-
-impl BufferedBodyState {
-    fn poll_frame(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        if !self.backlog.is_empty() {
-            let Poll::Ready(piece) = self.backlog.poll_pop(context) else {
-                // The client waits for the disk; the backend need not.
-                self.refill(context);
-                return Poll::Pending;
-            };
-            if let Some(piece) = piece {
-                return Poll::Ready(Some(piece.map(Frame::data).map_err(Error::Truncated)));
-            }
-        }
-        match self.end.replace(BufferedEnd::Told) {
-            Some(BufferedEnd::Complete(trailers)) => {
-                Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
-            }
-            Some(BufferedEnd::Failed(error)) => Poll::Ready(Some(Err(error))),
-            Some(BufferedEnd::Told) => Poll::Ready(None),
-            None => {
-                self.end = None;
-                let frame = ready!(Pin::new(&mut *self.stream).poll_frame(context));
-                if frame.is_none() {
-                    self.end = Some(BufferedEnd::Told);
-                }
-                Poll::Ready(frame)
-            }
-        }
-    }
-
-    /// Reads what has come while there is room for it.
-    fn refill(&mut self, context: &mut Context<'_>) {
-        self.backlog.settle(context);
-        while self.end.is_none() && self.backlog.has_room(context) {
-            let Poll::Ready(frame) = Pin::new(&mut *self.stream).poll_frame(context) else {
-                return;
-            };
-            match frame.transpose().map(|frame| frame.map(Frame::into_data)) {
-                Ok(Some(Ok(data))) => {
-                    self.backlog.push(data);
-                    if self.stream.is_end_stream() {
-                        self.end = Some(BufferedEnd::Complete(None));
-                    }
-                }
-                Ok(Some(Err(frame))) => {
-                    self.end = Some(BufferedEnd::Complete(frame.into_trailers().ok()))
-                }
-                Ok(None) => self.end = Some(BufferedEnd::Complete(None)),
-                Err(error) => self.end = Some(BufferedEnd::Failed(error)),
-            }
-        }
-    }
-}
-
-impl ReadAhead for BufferedBodyShared {
-    fn refill(&self, context: &mut Context<'_>) {
-        self.0.lock().refill(context);
     }
 }

@@ -1,13 +1,10 @@
-//! The addresses of a name from a DNS server of the operator's choice, with the time they hold.
+//! A DNS client (RFC 1035): the addresses of a name from the configured servers, with their TTL.
 //!
-//! A client of our own, because little is needed and much would come with a library: addresses of both kinds over UDP,
-//! over TCP where they do not fit. It blocks, as the system's does; who calls sees to it that nobody waits for it who
-//! should not. Every question goes out from a port and with a number that nobody can guess.
+//! Our own, because little is needed: addresses of both kinds over UDP, and over TCP where they do not fit. It blocks, as
+//! the system's does. Every question has a port and an id that cannot be guessed.
 //!
-//! A question to a DNS server and what it answers, as bytes (RFC 1035).
-//!
-//! Strict: what is not an answer to the very question that was asked is not looked at any further, and of the records
-//! only those count that lead from the name asked for, over aliases, to an address.
+//! Strict: a message that does not answer the question is ignored, and only records count that lead from the name, over
+//! aliases, to an address.
 
 #[cfg(test)]
 #[path = "tests/dns.rs"]
@@ -22,13 +19,13 @@ use tokio::time::Instant;
 
 use crate::config::plan::Resolver;
 
-/// The addresses of a host, and how long they hold by their own account. There may be none.
+/// The addresses of a host and their TTL. There may be none.
 pub(super) fn look_up(resolver: &Resolver, host: &str) -> io::Result<(Vec<IpAddr>, Duration)> {
-    let unfit = || io::Error::new(io::ErrorKind::InvalidInput, "it cannot be a name in DNS");
-    let name = DnsName::new(host).ok_or_else(unfit)?;
+    let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not a valid DNS name");
+    let name = DnsName::new(host).ok_or_else(invalid)?;
     let end = Instant::now() + resolver.timeout;
     let mut found = Vec::new();
-    let mut holds = u32::MAX;
+    let mut ttl = u32::MAX;
     for (kind, wanted) in [
         (RecordType::A, resolver.ipv4),
         (RecordType::Aaaa, resolver.ipv6),
@@ -36,17 +33,17 @@ pub(super) fn look_up(resolver: &Resolver, host: &str) -> io::Result<(Vec<IpAddr
         if !wanted {
             continue;
         }
-        // Half of what is known is not known: whoever is missing would be taken for gone.
+        // Half of the addresses is not a result: the missing ones would be taken for gone.
         let (addresses, seconds) = ask_in_turn(&resolver.servers, &name, kind, end)?;
         if !addresses.is_empty() {
-            holds = holds.min(seconds);
+            ttl = ttl.min(seconds);
         }
         found.extend(addresses);
     }
-    Ok((found, Duration::from_secs(holds.into())))
+    Ok((found, Duration::from_secs(ttl.into())))
 }
 
-/// Asks one server after the other, and all once more.
+/// Asks one server after the other, and all of them once more.
 fn ask_in_turn(
     servers: &[SocketAddr],
     name: &DnsName,
@@ -59,18 +56,18 @@ fn ask_in_turn(
         let left = end.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(tries - number).unwrap_or(u32::MAX);
         let question = DnsQuestion {
-            // Keyed by what the system has for secrets.
+            // Keyed by the system's random numbers.
             id: RandomState::new().hash_one(number) as u16,
             name: name.clone(),
             kind,
         };
         match ask(*server, &question, Instant::now() + share) {
-            Ok(DnsReply::Addresses(addresses, holds)) => return Ok((addresses, holds)),
+            Ok(DnsReply::Addresses(addresses, ttl)) => return Ok((addresses, ttl)),
             Ok(DnsReply::Failure(code)) => {
-                failed = io::Error::other(format!("{server} says {}", reason(code)));
+                failed = io::Error::other(format!("{server} responded with {}", reason(code)));
             }
             Ok(DnsReply::Truncated) => {
-                failed = io::Error::other(format!("{server} does not say all of it"));
+                failed = io::Error::other(format!("{server} sent a truncated response"));
             }
             Err(error) => {
                 failed = io::Error::new(error.kind(), format!("{server}: {error}"));
@@ -81,37 +78,35 @@ fn ask_in_turn(
 }
 
 fn ask(server: SocketAddr, question: &DnsQuestion, end: Instant) -> io::Result<DnsReply> {
-    match ask_briefly(server, question, end)? {
-        DnsReply::Truncated => ask_at_length(server, question, end),
+    match ask_over_udp(server, question, end)? {
+        DnsReply::Truncated => ask_over_tcp(server, question, end),
         reply => Ok(reply),
     }
 }
 
-/// Over UDP.
-fn ask_briefly(server: SocketAddr, question: &DnsQuestion, end: Instant) -> io::Result<DnsReply> {
+fn ask_over_udp(server: SocketAddr, question: &DnsQuestion, end: Instant) -> io::Result<DnsReply> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0))?;
-    // From nobody else anything is taken.
+    // Accepts datagrams of this server only.
     socket.connect(server)?;
     socket.send(&question.bytes())?;
     let mut message = [0; LONGEST_DATAGRAM];
     loop {
         socket.set_read_timeout(Some(left(end)?))?;
-        let length = socket.recv(&mut message).map_err(in_time)?;
+        let length = socket.recv(&mut message).map_err(timed_out)?;
         match question.reply(&message[..length]) {
             Ok(reply) => return Ok(reply),
-            // Somebody else's, or a late one.
+            // To another question, or forged.
             Err(DnsError::Stray) => {}
             Err(DnsError::Malformed) => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
 
-/// Over TCP.
-fn ask_at_length(server: SocketAddr, question: &DnsQuestion, end: Instant) -> io::Result<DnsReply> {
+fn ask_over_tcp(server: SocketAddr, question: &DnsQuestion, end: Instant) -> io::Result<DnsReply> {
     let mut stream = TcpStream::connect_timeout(&server, left(end)?)?;
     stream.set_write_timeout(Some(left(end)?))?;
     let question_bytes = question.bytes();
@@ -128,7 +123,7 @@ fn ask_at_length(server: SocketAddr, question: &DnsQuestion, end: Instant) -> io
 fn read_all(stream: &mut TcpStream, mut bytes: &mut [u8], end: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.set_read_timeout(Some(left(end)?))?;
-        match stream.read(bytes).map_err(in_time)? {
+        match stream.read(bytes).map_err(timed_out)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             length => bytes = &mut bytes[length..],
         }
@@ -136,7 +131,7 @@ fn read_all(stream: &mut TcpStream, mut bytes: &mut [u8], end: Instant) -> io::R
     Ok(())
 }
 
-/// How long until then; there is no such thing as no time.
+/// The time until then; an error if there is none.
 fn left(end: Instant) -> io::Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     match left.is_zero() {
@@ -145,8 +140,8 @@ fn left(end: Instant) -> io::Result<Duration> {
     }
 }
 
-/// A time-out by the name everybody knows.
-fn in_time(error: io::Error) -> io::Error {
+/// A socket's timeout as `TimedOut`.
+fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
         _ => error,
@@ -159,11 +154,11 @@ fn reason(code: u8) -> String {
         2 => "SERVFAIL".to_owned(),
         4 => "NOTIMP".to_owned(),
         5 => "REFUSED".to_owned(),
-        code => format!("no, with code {code}"),
+        code => format!("code {code}"),
     }
 }
 
-/// What a message has to say of a host's IPv4 addresses, if it is an answer; to a question with whatever number it has.
+/// The IPv4 addresses of a host in a message, if it is a response to a question with its own id.
 #[cfg(any(fuzzing, test))]
 #[must_use]
 pub fn addresses_in(host: &str, message: &[u8]) -> Option<Vec<IpAddr>> {
@@ -180,14 +175,13 @@ pub fn addresses_in(host: &str, message: &[u8]) -> Option<Vec<IpAddr>> {
 
 /// How often each server is asked: a datagram may be lost.
 const ROUNDS: usize = 2;
-/// More than a server sends to who has not said that it takes more, which is 512.
+/// More than the 512 bytes that a server sends without EDNS.
 const LONGEST_DATAGRAM: usize = 4096;
 
-/// A name as it stands in a message: labels with their lengths, in lower case.
+/// A name as in a message: labels with their lengths, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct DnsName(Vec<u8>);
 
-/// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 enum RecordType {
@@ -197,38 +191,37 @@ enum RecordType {
     Aaaa = 28,
 }
 
-/// A question.
 #[derive(Debug, Clone)]
 struct DnsQuestion {
-    /// What the answer has to say, too.
+    /// The response has the same.
     id: u16,
     name: DnsName,
     kind: RecordType,
 }
 
-/// What a server answers.
+/// A server's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum DnsReply {
-    /// The addresses of the name, and for how many seconds they hold. There may be none: the name is unknown, or has
-    /// no address of this kind.
+    /// The addresses of the name, and their TTL in seconds. There are none if the name is unknown or has no address of
+    /// this kind.
     Addresses(Vec<IpAddr>, u32),
-    /// It would not or could not say, with this code.
+    /// An error with this code.
     Failure(u8),
-    /// It had more to say than fits.
+    /// The response does not fit.
     Truncated,
 }
 
-/// Why bytes are no answer.
+/// Why bytes are not a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DnsError {
-    /// To this question, but broken.
+    /// To this question, but malformed.
     Malformed,
-    /// To another question, or no answer at all.
+    /// To another question, or no response at all.
     Stray,
 }
 
 impl DnsName {
-    /// A host's; `None` where it cannot be one.
+    /// The name of a host; `None` if it is not valid.
     fn new(host: &str) -> Option<Self> {
         let mut bytes = Vec::with_capacity(host.len() + 2);
         for label in host.strip_suffix('.').unwrap_or(host).split('.') {
@@ -245,10 +238,9 @@ impl DnsName {
 }
 
 impl DnsQuestion {
-    /// The question as it is sent.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + self.name.0.len() + 4);
-        // One question, and the server is to find the answer wherever it is.
+        // One question, with recursion.
         for number in [self.id, RECURSE, 1, 0, 0, 0] {
             bytes.extend(number.to_be_bytes());
         }
@@ -259,7 +251,7 @@ impl DnsQuestion {
         bytes
     }
 
-    /// What a message has to say to this question.
+    /// The response in a message.
     fn reply(&self, message: &[u8]) -> Result<DnsReply, DnsError> {
         let mut reader = DnsReader { message, at: 0 };
         let flags = self.begin(&mut reader).ok_or(DnsError::Stray)?;
@@ -276,15 +268,15 @@ impl DnsQuestion {
         Ok(self.addresses(&records.ok_or(DnsError::Malformed)?))
     }
 
-    /// Reads up to the answers; `None` if it is not to this question.
+    /// Reads up to the records; `None` if it is not to this question.
     fn begin(&self, reader: &mut DnsReader<'_>) -> Option<DnsFlags> {
         let (id, flags) = (reader.u16()?, reader.u16()?);
         let (questions, answers) = (reader.u16()?, reader.u16()?);
-        // Authorities and the rest are of no use here.
+        // The counts of authority and additional records.
         let (_, _) = (reader.u16()?, reader.u16()?);
-        let is_answer = flags & RESPONSE != 0 && flags & OPERATION == 0;
+        let is_response = flags & RESPONSE != 0 && flags & OPERATION == 0;
         let own = id == self.id
-            && is_answer
+            && is_response
             && questions == 1
             && reader.name()? == self.name
             && reader.u16()? == self.kind as u16
@@ -296,10 +288,10 @@ impl DnsQuestion {
         })
     }
 
-    /// Follows aliases from the name asked for to its addresses.
+    /// Follows aliases from the name to its addresses.
     fn addresses(&self, records: &[DnsRecord]) -> DnsReply {
         let mut name = &self.name;
-        let mut holds = u32::MAX;
+        let mut ttl = u32::MAX;
         for _ in 0..MOST_ALIASES {
             let own = || records.iter().filter(|record| record.owner == *name);
             let mut found = Vec::new();
@@ -308,17 +300,17 @@ impl DnsQuestion {
                 match &record.data {
                     RecordData::Address(kind, address) if *kind == self.kind => {
                         found.push(*address);
-                        holds = holds.min(record.holds);
+                        ttl = ttl.min(record.ttl);
                     }
-                    RecordData::Alias(other) => alias = Some((other, record.holds)),
+                    RecordData::Alias(other) => alias = Some((other, record.ttl)),
                     RecordData::Address(..) | RecordData::Other => {}
                 }
             }
             match alias {
-                _ if !found.is_empty() => return DnsReply::Addresses(found, holds),
-                Some((other, alias_holds)) => {
+                _ if !found.is_empty() => return DnsReply::Addresses(found, ttl),
+                Some((other, alias_ttl)) => {
                     name = other;
-                    holds = holds.min(alias_holds);
+                    ttl = ttl.min(alias_ttl);
                 }
                 None => break,
             }
@@ -335,7 +327,7 @@ struct DnsFlags {
 
 struct DnsRecord {
     owner: DnsName,
-    holds: u32,
+    ttl: u32,
     data: RecordData,
 }
 
@@ -369,14 +361,14 @@ impl<'m> DnsReader<'m> {
         Some(u32::from_be_bytes(self.take(4)?.try_into().ok()?))
     }
 
-    /// A name, which may go on in an earlier place of the message.
+    /// A name, which may go on at an earlier place of the message.
     fn name(&mut self) -> Option<DnsName> {
         let mut bytes = Vec::new();
         let mut place = Self {
             message: self.message,
             at: self.at,
         };
-        // Where the reader goes on: behind the first reference to an earlier place.
+        // Where the reader goes on: after the first reference.
         let mut behind = None;
         let mut began = self.at;
         let mut references = 0;
@@ -386,8 +378,8 @@ impl<'m> DnsReader<'m> {
                 let low = place.u8()?;
                 behind.get_or_insert(place.at);
                 let there = usize::from(u16::from_be_bytes([length & !REFERENCE, low]));
-                // Always back, or it would never end; and not often, or each of many records could lead through all of
-                // the message.
+                // Always backwards, or it would never end; and a few times only, or each of many records could lead through
+                // all of the message.
                 references += 1;
                 if there >= began || references > MOST_REFERENCES {
                     return None;
@@ -414,7 +406,7 @@ impl<'m> DnsReader<'m> {
 
     fn record(&mut self) -> Option<DnsRecord> {
         let owner = self.name()?;
-        let (kind, class, holds) = (self.u16()?, self.u16()?, self.u32()?);
+        let (kind, class, ttl) = (self.u16()?, self.u16()?, self.u32()?);
         let length = usize::from(self.u16()?);
         let end = self.at + length;
         let data = match (class, kind) {
@@ -434,8 +426,8 @@ impl<'m> DnsReader<'m> {
         };
         (self.at == end).then_some(DnsRecord {
             owner,
-            // More than so is nonsense, and means nothing.
-            holds: if holds > LONGEST_HOLD { 0 } else { holds },
+            // RFC 2181: more than 31 bits count as 0.
+            ttl: if ttl > LONGEST_TTL { 0 } else { ttl },
             data,
         })
     }
@@ -453,11 +445,10 @@ const A: u16 = RecordType::A as u16;
 const AAAA: u16 = RecordType::Aaaa as u16;
 const CNAME: u16 = 5;
 const REFERENCE: u8 = 0xc0;
-/// References in one name: no more than it can have labels.
+/// References in one name: as many as it can have labels.
 const MOST_REFERENCES: usize = 127;
 const LONGEST_LABEL: u8 = 63;
 const LONGEST_NAME: usize = 255;
-/// RFC 2181: 31 bits.
-const LONGEST_HOLD: u32 = 0x7fff_ffff;
-/// Longer chains are mistakes.
+const LONGEST_TTL: u32 = 0x7fff_ffff;
+/// Longer chains are errors.
 const MOST_ALIASES: usize = 16;

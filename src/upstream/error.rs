@@ -1,7 +1,6 @@
-//! What can go wrong between us and a backend, told apart as far as somebody above acts on it.
+//! The errors between weir and a backend, and the one map from errors to statuses, for the log and for the client.
 //!
-//! The words are nginx's: operators search their logs for them. The status a failure stands for, in the log and in
-//! the response to the client, is said here and nowhere else.
+//! The messages are nginx's: operators search their logs for them.
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -13,56 +12,56 @@ use crate::telemetry::{COUNTERS, CaughtPanic, SlowPart};
 use crate::tls::ServerCertError;
 use crate::{message, tls};
 
-/// Why there is no answer, or not all of it.
+/// Why there is no response, or not all of it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The connection ended before a whole head had come. Usually a backend that crashed or restarts.
+    /// The connection ended before the response headers were complete. Usually the backend crashed or restarts.
     #[error("{} while reading response header from upstream", ended(.0))]
     Broken(#[source] io::Error),
-    /// The backend has ended a connection that many share, because one of them asked too much.
-    #[error(
-        "upstream closed a shared connection that it was asked too much over while reading response header from upstream"
-    )]
-    Calmed,
     /// The request's body could not be read from the client; the backend is not to blame.
     #[error("client's request body could not be read while sending request to upstream")]
     Client(#[source] message::RequestBodyError),
-    /// No connection could be made. Usually nobody listens there.
+    /// No connection could be opened. Usually no server listens there.
     #[error("connect() failed ({}) while connecting to upstream", os(.0))]
     Connect(#[source] io::Error),
-    /// Every backend has as much to do as `max_conns` allows, and waiting did not help.
-    #[error("{why} while waiting for upstream")]
-    Crowded {
-        /// Why not.
-        why: QueueError,
-        /// When it may be better.
-        retry_after: Duration,
-    },
-    /// The server could not be agreed with, or is not who it should be.
-    #[error("{} while SSL handshaking to upstream", disagreed(.source, name))]
+    /// The backend has ended a shared connection with ENHANCE_YOUR_CALM, because of other requests on it.
+    #[error(
+        "upstream closed a shared connection with ENHANCE_YOUR_CALM while reading response header from upstream"
+    )]
+    EnhanceYourCalm,
+    /// The TLS handshake failed, or the server's certificate is not valid for its name.
+    #[error("{} while SSL handshaking to upstream", handshake_error(.source, name))]
     Handshake {
-        /// Whom it should have been.
+        /// The expected name.
         name: Box<str>,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// What came was not the head of an answer, or one whose end cannot be told for sure.
+    /// The response headers are not valid, or do not say for sure where the response ends.
     #[error("upstream sent {0} while reading response header from upstream")]
     InvalidHeader(#[source] InvalidResponse),
-    /// Every backend is down, left alone after failures, has been tried or has enough to do.
+    /// Every backend is down, disabled after failures, full, or was tried.
     #[error("no live upstreams while connecting to upstream")]
     NoLiveBackend,
-    /// weir, or a library of it, panicked while it spoke to the backend. What was asked of this one may be asked of another.
+    /// weir or one of its libraries panicked during the attempt. The request may be sent to another backend.
     #[error("panicked ({panic}) while {stage}")]
     Panicked {
-        /// What was said, and where.
+        /// The message and the place.
         #[source]
         panic: CaughtPanic,
-        /// How far the attempt had come.
+        /// The stage of the attempt.
         stage: Stage,
     },
-    /// The backend has reset the stream, or gone away, before it answered.
+    /// Every backend has as many requests as `max_conns` allows, and waiting did not help.
+    #[error("{reason} while waiting for upstream")]
+    Queue {
+        /// Why not.
+        reason: QueueError,
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The backend has reset the stream, or gone away, before it responded.
     #[error("upstream rejected request with error {} while reading response header from upstream", code(.0))]
     Rejected(#[source] h2::Error),
     /// A backend's name has no address.
@@ -70,24 +69,24 @@ pub enum Error {
     Resolve {
         /// The name.
         host: Box<str>,
-        /// What the resolver said.
+        /// The resolver's error.
         #[source]
         source: io::Error,
     },
-    /// The request's head is larger than the backend takes; it is not to blame.
-    #[error("client's request header is larger than upstream takes")]
+    /// The request headers are larger than the backend accepts; it is not to blame.
+    #[error("client sent larger request headers than upstream accepts")]
     TooLarge,
     /// Nothing happened for too long.
     #[error("upstream timed out (110: Connection timed out) while {0}")]
     Timeout(Stage),
-    /// The answer's body ended before its end, or was not well-formed. The client has its head already and
-    /// must see that the rest is missing.
+    /// The response's body was cut short or malformed. The client has the headers already and must see that the rest is
+    /// missing.
     #[error("{} while reading upstream", ended(.0))]
     Truncated(#[source] io::Error),
-    /// Nobody is asked for a while: every backend is unhealthy, or failed so often that its breaker is open.
+    /// Every backend is unhealthy or has an open breaker.
     #[error("no healthy upstreams while connecting to upstream")]
     Unavailable {
-        /// When it may be worth another try.
+        /// When to try again.
         retry_after: Duration,
     },
 }
@@ -95,52 +94,52 @@ pub enum Error {
 /// Why waiting for a backend did not help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueError {
-    /// As many waited as may.
+    /// The queue is full.
     Full,
-    /// It took too long.
+    /// The wait timed out.
     Late,
 }
 
-/// Where in an exchange with a backend.
+/// A stage of an exchange with a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The answer's body is being read.
+    /// Reading the response's body.
     Body,
-    /// The connection is being made.
+    /// Connecting.
     Connect,
-    /// The answer's head is awaited.
+    /// Waiting for the response headers.
     Head,
-    /// The two agree on TLS.
+    /// The TLS handshake.
     Handshake,
-    /// The request is being sent.
+    /// Sending the request.
     Send,
 }
 
-/// What is wrong with the head of an answer.
+/// What is wrong with response headers.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidResponse {
-    /// Both lengths at once: whoever reads the other one sees another message.
+    /// A length and a transfer coding: two readers would see two messages.
     #[error("\"Content-Length\" and \"Transfer-Encoding\" headers at the same time")]
     BothLengths,
     /// Not one number: several, or none.
     #[error("invalid \"Content-Length\" header")]
     ContentLength,
-    /// More than we are ready to hold.
+    /// Larger than the limit.
     #[error("too big header")]
     TooLarge,
-    /// Not `chunked`, or to somebody who cannot know it.
+    /// Not `chunked`.
     #[error("unknown \"Transfer-Encoding\" header")]
     TransferEncoding,
     /// Not HTTP.
     #[error("invalid header")]
     Unreadable(#[source] httparse::Error),
-    /// 101, which nobody asked for, or to something else than was asked for.
+    /// 101 without a request for an upgrade, or to another protocol.
     #[error("unrequested 101 status")]
     Upgrade,
 }
 
 impl Error {
-    /// Whether this machine could not even try: out of descriptors, ports or memory. The backend is as well as before.
+    /// Whether this machine is out of descriptors, ports or memory; the backend is not to blame.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         const EXHAUSTED: [i32; 5] = [
@@ -158,7 +157,7 @@ impl Error {
             .is_some_and(|code| EXHAUSTED.contains(&code))
     }
 
-    /// Whether the request itself is what is wrong: another backend would do the same with it, and this one is well.
+    /// Whether the request is to blame: another backend would refuse it too.
     pub(super) fn is_requests_own(&self) -> bool {
         match self {
             Self::Client(_) | Self::TooLarge => true,
@@ -174,25 +173,23 @@ impl Error {
         }
     }
 
-    /// Counts a client that was given up because it was too slow.
+    /// Counts a client that was too slow.
     pub(super) fn count(&self) {
         if let Self::Client(message::RequestBodyError::Slow) = self {
             COUNTERS.give_up(SlowPart::Body);
         }
     }
 
-    /// The status of an attempt that ended so, as nginx shows it in `$upstream_status`; none for what the client did.
+    /// The status of an attempt with this error, as nginx shows it in `$upstream_status`; none for errors of the client.
     #[must_use]
     pub fn attempt_status(&self) -> Option<StatusCode> {
         match self {
             Self::Client(_) | Self::TooLarge => None,
-            Self::Crowded { .. } | Self::Unavailable { .. } => {
-                Some(StatusCode::SERVICE_UNAVAILABLE)
-            }
+            Self::Queue { .. } | Self::Unavailable { .. } => Some(StatusCode::SERVICE_UNAVAILABLE),
             Self::Timeout(_) => Some(StatusCode::GATEWAY_TIMEOUT),
             Self::Broken(_)
-            | Self::Calmed
             | Self::Connect(_)
+            | Self::EnhanceYourCalm
             | Self::Handshake { .. }
             | Self::InvalidHeader(_)
             | Self::NoLiveBackend
@@ -203,7 +200,7 @@ impl Error {
         }
     }
 
-    /// The status of the response to the client: that of the attempt, but for what is not the upstream's fault.
+    /// The status of the response to the client: that of the attempt, unless the upstream is not to blame.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -214,7 +211,7 @@ impl Error {
         }
     }
 
-    /// What the client did, where the failure was its own.
+    /// The error of the client, if it is to blame.
     #[must_use]
     pub fn client_fault(&self) -> Option<&message::RequestBodyError> {
         match self {
@@ -245,7 +242,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// HTTP/2's number for what happened.
+/// HTTP/2's error code.
 fn code(error: &h2::Error) -> u32 {
     error.reason().map_or(0, u32::from)
 }
@@ -261,8 +258,8 @@ fn ended(cause: &io::Error) -> String {
     }
 }
 
-/// Why there is no agreement with a server.
-fn disagreed(cause: &io::Error, name: &str) -> String {
+/// Why a handshake failed.
+fn handshake_error(cause: &io::Error, name: &str) -> String {
     match tls::objection(cause) {
         Some(ServerCertError::Name) => {
             format!("upstream SSL certificate does not match \"{name}\"")
@@ -277,7 +274,7 @@ fn disagreed(cause: &io::Error, name: &str) -> String {
     }
 }
 
-/// An error of the system as nginx writes it: number first.
+/// A system error as nginx writes it: the number first.
 fn os(error: &io::Error) -> String {
     let text = error.to_string();
     match error.raw_os_error() {
@@ -291,7 +288,6 @@ fn os(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]
@@ -304,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_machine_lacks_is_not_the_backends_fault() {
+    fn exhaustion_of_this_machine_is_not_the_backends_fault() {
         let connect = |code| Error::Connect(io::Error::from_raw_os_error(code));
         assert!(connect(24).is_ours());
         assert!(!connect(111).is_ours());
@@ -312,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_says_what_was_waited_for() {
+    fn a_timeout_names_the_stage() {
         assert_eq!(
             Error::Timeout(Stage::Head).to_string(),
             "upstream timed out (110: Connection timed out) while reading response header from upstream"

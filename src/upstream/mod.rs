@@ -1,23 +1,14 @@
-//! An answer from somebody else.
+//! Upstreams: groups of backends, and how requests are sent to them.
 //!
-//! [`Upstream::send`] picks a backend, takes a kept connection or makes one, sends, waits for the head, judges, and
-//! perhaps tries the next one. Everything about speaking HTTP to a backend stands behind this seam.
+//! [`Upstream::send`] picks a backend, takes a kept connection or opens one, sends the request, reads the response
+//! headers, and tries the next backend if need be.
 //!
-//! The client is our own. hyper's runs every connection in a task of its own and talks to it through channels, which
-//! costs a gateway a quarter of its instructions; here a connection belongs to the request that uses it.
+//! The HTTP/1 client is our own. hyper's runs every connection in a task of its own and talks to it through channels,
+//! which costs a gateway a quarter of its instructions; here a connection belongs to the request that uses it.
 //!
-//! In one thing we are kinder than nginx: a kept connection that the backend closed just as a request went out is no
-//! failure of the backend. The request, if it may be sent again, goes to the same one over a new connection;
-//! nginx would count a failure and, with `max_fails` at its default, leave a healthy server alone for 10 s.
-//!
-//! Servers that are not asked for a while: what their breakers say becomes a bar on them, and when nobody is left, the
-//! client is told when to come back.
-//!
-//! How many retries an upstream is worth, and how long to wait before all its servers are asked again.
-//!
-//! A retry is a request more for servers that already fail. Where every request is tried twice, an overload doubles
-//! itself; so `retry_budget` allows retries for a share of the requests of the last ten seconds, and a few each second
-//! whatever came, so that little traffic can be retried too. The numbers are Finagle's and linkerd's.
+//! In one thing we differ from nginx: a kept connection that the backend closed just as a request went out is not a
+//! failure of the backend. The request, if it may be sent again, goes to the same backend over a new connection; nginx
+//! would count a failure and, with `max_fails` at its default, disable a healthy server for 10 s.
 
 mod attempt;
 mod backend;
@@ -27,103 +18,82 @@ pub mod breaker;
 mod connection;
 mod dns;
 mod error;
-#[cfg(any(fuzzing, test))]
-pub mod fuzzing;
 mod health;
 mod http1;
 mod http2;
 mod pool;
-mod proxy_protocol;
 mod queue;
 mod request;
 mod resolve;
 mod response;
-mod send;
+mod retry;
 #[cfg(test)]
 mod tests;
+mod wait_list;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::{Method, Request, Response};
-use parking_lot::Mutex;
+use http::Response;
 
-use self::attempt::{AttemptResponse, RetryDecision, ask, report};
-use self::backend::{ChangeList, GroupSettings};
-use self::balance::peers::FailResult;
+use self::attempt::{AttemptResponse, RetryDecision, attempt, report};
+use self::backend::{ChangeList, GroupSettings, KeepaliveSettings};
 use self::balance::{Balancer, Pick};
 use self::breaker::{Breaker, BreakerOpen, BreakerState, CallOutcome, CallPermit, ForcedState};
 use self::queue::RequestQueue;
 use self::resolve::ResolvedNames;
-use self::send::{AttemptError, ConnectionKind, LastResult, RetryCause, RetryState};
+use self::retry::{AttemptError, RetryBudget, RetryCause, RetryGrant, RetryState};
+use self::wait_list::WaitList;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{self, Backoff};
-use crate::message::{Attempt, RequestBody, RequestRecord};
+use crate::config::plan;
+use crate::message::{Attempt, RequestRecord};
 use crate::tls;
 
 pub use self::backend::{Backend, BackendAddress, BackendCounters, UnavailableReason};
+pub use self::body_stream::{BodyError, BodyObserver, ResponseTimer};
 pub use self::error::{Error, InvalidResponse, QueueError, Stage};
 pub use self::health::check_health;
 pub use self::queue::QueueStats;
-pub use self::request::{Upgrade, restore_upgrade, stream_request, write_request};
+pub use self::request::{OutgoingRequest, restore_upgrade};
 pub use self::resolve::{LookupResult, NameLookup, NameStatus};
-pub use self::response::{
-    BodyError, BodyObserver, CompleteBody, ResponseTimer, UpgradedConnection, UpstreamBody,
-};
-pub use self::send::is_idempotent;
+pub use self::response::{CompleteBody, UpgradedConnection, UpstreamBody};
+pub use self::retry::is_idempotent;
 
-/// A group of backends that stand for each other. Shared by all event loops.
+/// The ways into this folder for the fuzzer.
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing {
+    pub use super::dns::addresses_in;
+    pub use super::http1::fuzzing::{FuzzedResponse, read};
+}
+
+/// A group of backends. Shared by all event loops.
 #[derive(Debug)]
 pub struct Upstream {
     name: Arc<str>,
-    balance: Balancer,
+    balancer: Balancer,
     queue: Option<Arc<RequestQueue>>,
     budget: Option<Box<RetryBudget>>,
     names: Option<Box<ResolvedNames>>,
+    /// How many backends a request may be sent to.
     tries: AtomicU32,
-    /// When the first of those whose breaker is open is let back.
-    wakes: AtomicU64,
+    /// When the first open breaker becomes half-open.
+    next_wake: AtomicU64,
 }
 
-/// A request to send to a backend.
-#[derive(Debug)]
-pub struct OutgoingRequest {
-    /// Its method.
-    pub method: Method,
-    /// How it begins.
-    pub head: OutgoingHead,
-    /// Its body.
-    pub upload: RequestBody,
-    /// What the client would rather speak, where the head says so.
-    pub upgrade: Option<Upgrade>,
-    /// How the answer's fields are wanted.
-    pub form: RequestHeadForm,
-}
-
-/// A form that the fields of an answer can have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestHeadForm {
-    /// As a map.
-    Fields,
-    /// Written out, where they can be passed on as they came and the body has come with them; else as a map.
-    Lines,
-}
-
-/// A request but for its body, in the form of the version the backend speaks. How long the body is, is added here.
-#[derive(Debug)]
-pub enum OutgoingHead {
-    /// HTTP/1: the request line and the header fields as they go out, `Host` included, without the blank line.
-    Lines(Vec<u8>),
-    /// HTTP/2.
-    Stream(Box<Request<()>>),
+/// The last attempt of a request, while another backend is looked for.
+enum LastResult {
+    // Without its `ActiveRequest`, which could keep its own backend from being tried again.
+    Response(Box<AttemptResponse>, Arc<Backend>),
+    Error(Error),
 }
 
 impl Upstream {
-    /// Looks every name up and makes the group; a name with several addresses is several backends. `tls` are the
-    /// plan's ways to meet them, and `old` the group of the same name before a reload: what is known of the servers in both
-    /// goes on, but for their requests in progress and connections. Blocks, as nginx does when it starts.
+    /// Looks all names up and builds the group; a name with several addresses is several backends. `tls` are the TLS
+    /// settings of the plan, and `old` is the group of the same name before a reload: the state of the servers in both is
+    /// kept, but for their connections and requests in progress. Blocks, as nginx does when it starts.
     ///
     /// # Errors
     ///
@@ -137,137 +107,146 @@ impl Upstream {
         let mut addresses = Vec::new();
         let mut looked_up = Vec::new();
         for listed in 0..plan.servers.len() {
-            let (own, found) = resolve::at_start(plan, listed)?;
+            let (own, result) = resolve::at_start(plan, listed)?;
             addresses.extend(own.into_iter().map(|address| (listed, address)));
-            looked_up.push(found);
+            looked_up.push(result);
         }
-        let queue = plan
-            .queue
-            .as_ref()
-            .map(|plan| Arc::new(RequestQueue::new(plan)));
-        let changes = plan.servers.iter().any(|server| server.resolve.is_some());
-        // One alone, for ever, has no balancer to tell.
+        let waiting = plan.queue.as_ref().map(|queue| {
+            let size = usize::try_from(queue.size).unwrap_or(usize::MAX);
+            Arc::new(WaitList::new(size, queue.order))
+        });
+        let changing = plan.servers.iter().any(|server| server.resolve.is_some());
+        // A single server that stays has no balancer to inform.
         let only = addresses.first().filter(|_| addresses.len() == 1);
-        let alone = !changes && only.is_some_and(|(listed, _)| !plan.servers[*listed].backup);
-        let notices = (!alone || queue.is_some()).then(|| Arc::new(ChangeList::new(queue.clone())));
-        let common = GroupSettings {
+        let single = !changing && only.is_some_and(|(listed, _)| !plan.servers[*listed].backup);
+        let informed = !single || waiting.is_some();
+        let changes = informed.then(|| Arc::new(ChangeList::new(waiting.clone())));
+        let settings = GroupSettings {
             upstream: plan.clone(),
-            keep: pool::KeepaliveSettings::new(NEXT.fetch_add(1, Ordering::Relaxed), plan),
+            keepalive: KeepaliveSettings {
+                upstream: NEXT.fetch_add(1, Ordering::Relaxed),
+                most: plan.keepalive,
+                timeout: plan.keepalive_timeout,
+                requests: plan.keepalive_requests,
+            },
             tls,
-            notices: notices.clone(),
+            changes: changes.clone(),
         };
         let known = old.map(Self::backends).unwrap_or_default();
-        let staying = known.iter().filter(|old| !old.is_leaving());
-        let known: HashMap<_, _> = staying.map(|old| (&old.address, &**old)).collect();
+        let known = known.iter().filter(|old| !old.is_retired());
+        let known: HashMap<_, _> = known.map(|old| (&old.address, &**old)).collect();
         let backends: Vec<_> = addresses
             .into_iter()
             .enumerate()
             .map(|(index, (listed, address))| {
                 let old = known.get(&address).copied();
-                Arc::new(Backend::new(index, address, listed, &common, old))
+                Arc::new(Backend::new(index, address, listed, &settings, old))
             })
             .collect();
+        let queue = plan.queue.as_ref().zip(waiting);
+        let budget = plan.retry_budget;
         Ok(Self {
             name: plan.name.as_ref().into(),
-            tries: AtomicU32::new(usable(&backends)),
-            balance: Balancer::new(plan, backends, notices),
-            queue,
-            budget: plan
-                .retry_budget
-                .map(|plan| Box::new(RetryBudget::new(plan))),
-            names: changes.then(|| Box::new(ResolvedNames::new(common, looked_up))),
-            // The first request looks whose breaker is open.
-            wakes: AtomicU64::new(0),
+            tries: AtomicU32::new(count_usable(&backends)),
+            balancer: Balancer::new(plan, backends, changes),
+            queue: queue.map(|(plan, waiting)| Arc::new(RequestQueue::new(plan, waiting))),
+            budget: budget.map(|plan| Box::new(RetryBudget::new(plan))),
+            names: changing.then(|| Box::new(ResolvedNames::new(settings, looked_up))),
+            // The first request checks which breakers are open.
+            next_wake: AtomicU64::new(0),
         })
     }
 
-    /// Sends a request to one backend after the other until there is an answer to pass on. Every try is added to
+    /// Sends a request to one backend after the other until there is a response to pass on. Every attempt is added to
     /// [`RequestRecord::attempts`], and a failed one is logged.
     ///
     /// # Errors
     ///
-    /// What went wrong with the last try.
+    /// The error of the last attempt.
     pub async fn send(
         &self,
         record: &mut RequestRecord,
         proxy_pass: &plan::ProxyPass,
-        outgoing: OutgoingRequest,
+        request: OutgoingRequest,
         clock: &Clock,
     ) -> Result<Response<UpstreamBody>, Error> {
         let mut now = clock.now();
-        let again = self.begin(now);
+        let backoff = self.budget.as_ref().is_some_and(|it| it.earn(now));
         let tries = self.tries.load(Ordering::Relaxed);
-        let mut errand = RetryState::new(outgoing, &proxy_pass.next_upstream, tries, again, now);
-        let mut round = self.balance.round(record);
+        let mut retry = RetryState::new(request, &proxy_pass.next_upstream, tries, backoff, now);
+        let balancer = &self.balancer;
+        let mut tried = balancer.begin(record);
         let mut last: Option<LastResult> = None;
         loop {
-            self.wake(now);
+            self.wake_breakers(now);
             let picked = match &self.queue {
-                None => Ok(self.balance.pick(&mut round, now)),
-                // Boxed, so that those who do not wait do not carry it about.
-                Some(queue) => Box::pin(queue.pick(&self.balance, &mut round, record, clock)).await,
+                None => Ok(balancer.pick(&mut tried, now)),
+                // Boxed, so that requests without a queue do not keep room for it.
+                Some(queue) => Box::pin(queue.pick(balancer, &mut tried, record, clock)).await,
             };
             let pick = match picked {
                 Ok(Some(pick)) => pick,
-                Ok(None) if Box::pin(self.rest(&mut errand, now)).await => {
-                    round = self.balance.round(record);
+                Ok(None) if Box::pin(self.back_off(&mut retry, now)).await => {
+                    tried = balancer.begin(record);
                     now = clock.now();
                     continue;
                 }
-                nobody => return self.end(nobody.err(), last, proxy_pass, clock, record, now),
+                none => return self.end(none.err(), last, proxy_pass, clock, record, now),
             };
-            // Who was picked is not picked again in this round.
-            let Ok(pass) = self.admit(&pick.lease, errand.upload(), clock, now) else {
+            // A backend that was picked is not picked again in this round.
+            let Ok(permit) = self.admit(&pick.active, &mut retry.request, clock, now) else {
                 continue;
             };
             drop(last.take());
-            let mut tried = self
-                .ask(&pick, &mut errand, record, proxy_pass, clock, now)
+            let mut result = self
+                .attempt(&pick, &mut retry, record, proxy_pass, clock, now)
                 .await;
-            let failure;
-            (failure, now) = match &tried {
-                Ok(answer) => (RetryCause::Status(answer.head.status), answer.came),
+            let cause;
+            (cause, now) = match &result {
+                Ok(response) => (RetryCause::Status(response.head.status), response.received),
                 Err(failed) => (RetryCause::of(&failed.error), clock.now()),
             };
-            self.book(&pick.lease, pass, &mut tried, now);
-            let moves_on = errand.may_move_on(failure, now) && self.may_retry(now);
-            match tried {
-                Ok(answer) if !moves_on => {
-                    self.balance.succeeded(&pick);
-                    return Ok(UpstreamBody::begin(answer, pick.lease, proxy_pass, clock));
+            self.report_to_breaker(&pick.active, permit, &mut result, now);
+            let moves_on = retry.may_move_on(cause, now) && self.may_retry(now);
+            match result {
+                Ok(response) if !moves_on => {
+                    balancer.succeeded(&pick);
+                    let active = pick.active;
+                    return Ok(UpstreamBody::begin(response, active, proxy_pass, clock));
                 }
-                Ok(answer) => {
-                    self.pass_over(&pick, failure, now);
-                    last = again.then(|| LastResult::answer(answer, &pick.lease));
+                Ok(response) => {
+                    self.pass_over(&pick, cause, now);
+                    let backend = Arc::clone(&pick.active);
+                    last = backoff.then(|| LastResult::Response(Box::new(response), backend));
                 }
                 Err(failed) => {
-                    report(&failed.error, &pick.lease.name, record, moves_on.into());
-                    if self.judge(&pick, &failed, now) || !moves_on {
+                    report(&failed.error, &pick.active.name, record, moves_on.into());
+                    if self.is_blameless(&pick, &failed, now) || !moves_on {
                         return Err(failed.error);
                     }
-                    last = again.then(|| LastResult::Error(failed.error));
+                    last = backoff.then_some(LastResult::Error(failed.error));
                 }
             }
-            errand.move_on();
+            retry.move_on();
         }
     }
 
-    /// Its name, or host and port where `proxy_pass` gave an address.
+    /// Its name, or host and port where `proxy_pass` has an address.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its backends as they are now, in the plan's order but for those that came later.
+    /// Its present backends in the plan's order; those added later come last.
     #[must_use]
     pub fn backends(&self) -> Vec<Arc<Backend>> {
-        self.balance.backends()
+        self.balancer.backends()
     }
 
-    /// How its waiting line fares, where it has one.
+    /// The counters of its queue, where it has one.
     #[must_use]
-    pub fn waits(&self) -> Option<QueueStats> {
-        self.queue.as_ref().map(|queue| queue.waits())
+    pub fn queue_stats(&self) -> Option<QueueStats> {
+        self.queue.as_ref().map(|queue| queue.stats())
     }
 
     /// How many retries its budget has denied, where it has one.
@@ -276,78 +255,116 @@ impl Upstream {
         self.budget.as_ref().map(|budget| budget.denied())
     }
 
-    /// Asks one backend, and once more if a kept connection turned out to be stale.
-    async fn ask(
+    /// Sends a request to one backend, and once more if a kept connection turns out to be stale.
+    async fn attempt(
         &self,
         pick: &Pick,
-        errand: &mut RetryState<'_>,
+        retry: &mut RetryState<'_>,
         record: &mut RequestRecord,
         proxy_pass: &plan::ProxyPass,
         clock: &Clock,
         now: Millis,
     ) -> Result<AttemptResponse, AttemptError> {
-        let backend = &pick.lease;
-        let tried = ask(
-            backend,
-            ConnectionKind::Kept,
-            errand,
-            record,
-            proxy_pass,
-            clock,
-            now,
-        )
-        .await;
-        match tried {
+        let backend = &pick.active;
+        match attempt(backend, true, retry, record, proxy_pass, clock, now).await {
             Err(failed) if failed.is_stale() => {
                 let now = clock.now();
-                if !errand.may_repeat(RetryCause::Error, now) {
+                if !retry.may_repeat(RetryCause::Error, now) {
                     return Err(failed);
                 }
-                let (name, reconnected) = (&backend.name, RetryDecision::Reconnected);
-                report(&failed.error, name, record, reconnected);
-                ask(
-                    backend,
-                    ConnectionKind::Fresh,
-                    errand,
-                    record,
-                    proxy_pass,
-                    clock,
-                    now,
-                )
-                .await
+                let decision = RetryDecision::Reconnect;
+                report(&failed.error, &backend.name, record, decision);
+                attempt(backend, false, retry, record, proxy_pass, clock, now).await
             }
-            tried => tried,
+            result => result,
         }
     }
 
-    /// Blames a backend for a try without an answer, unless that was somebody else's doing; whether it was.
-    fn judge(&self, pick: &Pick, failed: &AttemptError, now: Millis) -> bool {
-        let others = failed.error.is_requests_own() || failed.error.is_ours();
-        if !others && !failed.is_stale() {
-            self.blame(pick, now);
+    /// Whether the budget allows one more attempt.
+    fn may_retry(&self, now: Millis) -> bool {
+        let Some(budget) = &self.budget else {
+            return true;
+        };
+        let grant = budget.spend(now);
+        if grant == (RetryGrant::Denied { is_news: true }) {
+            let upstream = &*self.name;
+            tracing::warn!(
+                upstream,
+                "the retry budget is spent, failed requests are not retried"
+            );
         }
-        others
+        grant == RetryGrant::Granted
     }
 
-    /// Another is asked instead of a backend that answered with this.
-    fn pass_over(&self, pick: &Pick, failure: RetryCause, now: Millis) {
-        match failure.is_fault() {
-            true => self.blame(pick, now),
-            false => self.balance.succeeded(pick),
+    /// Waits before all backends are tried again, after all have failed, if they may be.
+    async fn back_off(&self, retry: &mut RetryState<'_>, now: Millis) -> bool {
+        let budget = self.budget.as_ref();
+        let Some(pause) = budget.and_then(|budget| budget.pause(retry.rounds)) else {
+            return false;
+        };
+        // Backends that checks or breakers keep away are not back in a moment.
+        let unavailable = self.unavailable_error(now);
+        let may = retry.may_wait(pause, now) && matches!(unavailable, Error::NoLiveBackend);
+        if may {
+            retry.begin_round();
+            tokio::time::sleep(pause).await;
+        }
+        may
+    }
+
+    /// The result where no other backend can be tried: that of the last attempt. Without one, `error`, or the reason why
+    /// no backend is available.
+    fn end(
+        &self,
+        error: Option<Error>,
+        last: Option<LastResult>,
+        proxy_pass: &plan::ProxyPass,
+        clock: &Clock,
+        record: &mut RequestRecord,
+        now: Millis,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        match last {
+            Some(LastResult::Response(response, backend)) => {
+                let active = backend.resume_request();
+                Ok(UpstreamBody::begin(*response, active, proxy_pass, clock))
+            }
+            Some(LastResult::Error(error)) => Err(error),
+            None => {
+                let error = error.unwrap_or_else(|| self.unavailable_error(now));
+                Err(self.record_no_attempt(error, record))
+            }
         }
     }
 
-    fn blame(&self, pick: &Pick, now: Millis) {
-        pick.lease.counts.count_failure();
-        if self.balance.failed(pick, now) == FailResult::Disable {
-            let (upstream, server) = (&*self.name, &*pick.lease.name);
+    /// Another backend is tried instead of the one that responded.
+    fn pass_over(&self, pick: &Pick, cause: RetryCause, now: Millis) {
+        match cause.is_fault() {
+            true => self.count_failure(pick, now),
+            false => self.balancer.succeeded(pick),
+        }
+    }
+
+    /// Counts a failed attempt, unless the request or this machine caused it; returns whether that is so.
+    fn is_blameless(&self, pick: &Pick, failed: &AttemptError, now: Millis) -> bool {
+        let blameless = failed.error.is_requests_own() || failed.error.is_ours();
+        if !blameless && !failed.is_stale() {
+            self.count_failure(pick, now);
+        }
+        blameless
+    }
+
+    fn count_failure(&self, pick: &Pick, now: Millis) {
+        let failures = &pick.active.counters.failures;
+        failures.fetch_add(1, Ordering::Relaxed);
+        if self.balancer.failed(pick, now) {
+            let (upstream, server) = (&*self.name, &*pick.active.name);
             tracing::warn!(upstream, server, "upstream server temporarily disabled");
         }
     }
 
-    /// Nobody was asked; it counts as a try of the upstream as a whole.
-    fn untried(&self, error: Error, record: &mut RequestRecord) -> Error {
-        report(&error, &self.name, record, RetryDecision::Fatal);
+    /// Records a request that was sent to no backend as an attempt of the upstream as a whole.
+    fn record_no_attempt(&self, error: Error, record: &mut RequestRecord) -> Error {
+        report(&error, &self.name, record, RetryDecision::Fail);
         record.attempts.push(Attempt {
             address: Arc::clone(&self.name),
             started: None,
@@ -358,27 +375,15 @@ impl Upstream {
         });
         error
     }
-}
 
-/// How many may be asked for one request.
-fn usable(backends: &[Arc<Backend>]) -> u32 {
-    let usable = backends
-        .iter()
-        .filter(|backend| !backend.server.down && !backend.is_leaving());
-    u32::try_from(usable.count()).unwrap_or(u32::MAX)
-}
-
-impl Upstream {
-    /// Why nobody is asked and for how long, if health checks and breakers are the reason.
+    /// How long no backend will be available, if health checks and breakers are the reason.
     #[must_use]
     pub fn unavailable(&self, now: Millis) -> Option<Duration> {
-        self.wake(now);
-        self.spared(now, |backend| {
-            backend.is_barred_by(UnavailableReason::Breaker)
-        })
+        self.wake_breakers(now);
+        self.soonest_retry(now, |backend| backend.has(UnavailableReason::Breaker))
     }
 
-    /// Has the breaker of a server do what an operator wants, or lets it judge again; whether there is such a server.
+    /// Forces the breaker of a server into a state, or lets it decide again. Returns whether the server has a breaker.
     pub fn force(&self, server: &str, forced: Option<ForcedState>) -> bool {
         let backends = self.backends();
         let mut backends = backends.iter().filter(|backend| *backend.name == *server);
@@ -388,34 +393,29 @@ impl Upstream {
             return false;
         };
         breaker.force(forced);
-        match breaker.open_until() {
-            Some(until) => self.spare(backend, until),
-            None => backend.unbar(UnavailableReason::Breaker),
-        }
+        self.follow_breaker(backend, breaker.open_until());
         true
     }
 
-    /// Lets those be asked again whose breaker has been open for long enough.
-    fn wake(&self, now: Millis) {
-        if now.0 < self.wakes.load(Ordering::Relaxed) {
+    /// Makes backends available again whose breakers have been open for long enough.
+    fn wake_breakers(&self, now: Millis) {
+        if now.0 < self.next_wake.load(Ordering::Relaxed) {
             return;
         }
         // First this: a breaker that opens meanwhile is seen now, or brings the time forward after this.
-        self.wakes.store(u64::MAX, Ordering::Relaxed);
+        self.next_wake.store(u64::MAX, Ordering::Relaxed);
         for backend in &self.backends() {
-            match backend.breaker.as_deref().map(|breaker| breaker.wake(now)) {
-                Some(Some(until)) => self.spare(backend, until),
-                Some(None) => backend.unbar(UnavailableReason::Breaker),
-                None => {}
+            if let Some(breaker) = &backend.breaker {
+                self.follow_breaker(backend, breaker.wake(now));
             }
         }
     }
 
-    /// Leave to ask a backend; `None` where nobody has to be asked for it.
+    /// Asks a backend's breaker for a permit, where it has one.
     fn admit<'b>(
         &self,
         backend: &'b Backend,
-        upload: &mut RequestBody,
+        request: &mut OutgoingRequest,
         clock: &'b Clock,
         now: Millis,
     ) -> Result<Option<CallPermit<'b>>, BreakerOpen> {
@@ -423,66 +423,65 @@ impl Upstream {
             return Ok(None);
         };
         let admitted = breaker.admit(now).inspect_err(|_| {
-            // It opened when nobody was there to bar it.
-            if let Some(until) = breaker.open_until() {
-                self.spare(backend, until);
+            // It may have opened without a request of this upstream.
+            if let until @ Some(_) = breaker.open_until() {
+                self.follow_breaker(backend, until);
             }
         });
-        admitted.map(|pass| Some(pass.watch(clock, upload)))
+        admitted.map(|permit| Some(permit.timed(clock, &mut request.body.upload)))
     }
 
-    /// Tells a backend's breaker what came of a try.
-    fn book(
+    /// Reports the result of an attempt to the backend's breaker.
+    fn report_to_breaker(
         &self,
         backend: &Backend,
-        pass: Option<CallPermit<'_>>,
-        tried: &mut Result<AttemptResponse, AttemptError>,
+        permit: Option<CallPermit<'_>>,
+        result: &mut Result<AttemptResponse, AttemptError>,
         now: Millis,
     ) {
-        let Some(pass) = pass else { return };
-        let breaker = pass.breaker();
-        let outcome = match tried {
-            Ok(answer) => {
-                answer.ticket = Some(pass.ticket());
-                pass.outcome(answer.head.status, &answer.head.headers, answer.came)
+        let Some(permit) = permit else { return };
+        let breaker = permit.breaker;
+        let outcome = match result {
+            Ok(response) => {
+                response.ticket = Some(permit.ticket);
+                let head = &response.head;
+                permit.outcome(head.status, &head.headers, response.received)
             }
             Err(failed) if failed.is_stale() => CallOutcome::Cancelled,
             Err(failed) => CallOutcome::of(&failed.error),
         };
-        pass.report(outcome, now);
-        if let Some(until) = breaker.open_until() {
-            self.spare(backend, until);
+        permit.report(outcome, now);
+        if let until @ Some(_) = breaker.open_until() {
+            self.follow_breaker(backend, until);
         }
     }
 
-    /// What to say when nobody could be asked.
-    fn why_nobody(&self, now: Millis) -> Error {
-        // Half-open, with enough on their way to see.
+    /// The error where no backend could be picked.
+    fn unavailable_error(&self, now: Millis) -> Error {
+        // Half-open counts: enough probes are on their way.
         let is_open = |breaker: &Breaker| breaker.state() != BreakerState::Closed;
-        let spared = self.spared(now, |backend| {
+        let soonest = self.soonest_retry(now, |backend| {
             backend.breaker.as_deref().is_some_and(is_open)
         });
-        match spared {
+        match soonest {
             Some(retry_after) => Error::Unavailable { retry_after },
             None => Error::NoLiveBackend,
         }
     }
 
-    /// How long until the first of them may be asked, if it is for their health or their breaker that none is.
-    fn spared(&self, now: Millis, is_open: impl Fn(&Backend) -> bool) -> Option<Duration> {
-        let mut soonest = None;
+    /// When the first backend may be available, if health checks and breakers are the reason that none is.
+    fn soonest_retry(&self, now: Millis, is_open: impl Fn(&Backend) -> bool) -> Option<Duration> {
+        let mut soonest: Option<Duration> = None;
         for backend in &self.backends() {
-            let left = [
-                UnavailableReason::Down,
-                UnavailableReason::Drained,
-                UnavailableReason::Draining,
-            ];
-            if left.into_iter().any(|bar| backend.is_barred_by(bar)) {
+            if backend.has(UnavailableReason::Down)
+                || backend.has(UnavailableReason::Drained)
+                || backend.is_retired()
+            {
                 continue;
             }
             let health = backend.health.as_ref();
             let wait = if let Some(health) = health.filter(|health| !health.is_healthy()) {
-                health.interval()
+                health.check.interval
             } else if is_open(backend) {
                 let breaker = backend.breaker.as_ref();
                 let wait = breaker.and_then(|breaker| breaker.wait(now));
@@ -490,218 +489,86 @@ impl Upstream {
             } else {
                 return None;
             };
-            soonest = Some(soonest.map_or(wait, |soonest: Duration| soonest.min(wait)));
+            soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
         }
         soonest
     }
 
-    fn spare(&self, backend: &Backend, until: Millis) {
-        backend.bar(UnavailableReason::Breaker);
-        self.wakes.fetch_min(until.0, Ordering::Relaxed);
-    }
-}
-
-/// The budget of one upstream.
-#[derive(Debug)]
-struct RetryBudget {
-    plan: plan::RetryBudget,
-    window: Mutex<BudgetWindow>,
-    denied: AtomicU64,
-}
-
-/// What came in each of the last seconds.
-#[derive(Debug, Default)]
-struct BudgetWindow {
-    slots: [BudgetSlot; SECONDS],
-    /// The second in which it was last said that there is nothing left.
-    told: Option<u64>,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-struct BudgetSlot {
-    second: u64,
-    requests: u64,
-    retries: u64,
-}
-
-/// Whether a request may be sent again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RetryGrant {
-    /// It may not.
-    Denied {
-        /// And nobody was told yet.
-        is_news: bool,
-    },
-    /// It may.
-    Granted,
-}
-
-impl RetryBudget {
-    fn new(plan: plan::RetryBudget) -> Self {
-        Self {
-            plan,
-            window: Mutex::default(),
-            denied: AtomicU64::new(0),
+    /// Makes a backend unavailable while its breaker is open, and available again after that.
+    fn follow_breaker(&self, backend: &Backend, open_until: Option<Millis>) {
+        backend.set_unavailable(UnavailableReason::Breaker, open_until.is_some());
+        if let Some(until) = open_until {
+            self.next_wake.fetch_min(until.0, Ordering::Relaxed);
         }
     }
 
-    /// A request has come.
-    fn earn(&self, now: Millis) {
-        self.window.lock().slot(now).requests += 1;
+    /// The names that are due to be looked up again. The result of each goes to [`Upstream::resolved`].
+    #[must_use]
+    pub fn lookups(&self, now: Millis) -> Vec<NameLookup> {
+        let names = self.names.as_ref();
+        names.map_or_else(Vec::new, |names| names.due(now))
     }
 
-    /// A request is to be sent again.
-    fn spend(&self, now: Millis) -> RetryGrant {
-        let mut window = self.window.lock();
-        let (requests, retries) = window.sums(now);
-        let share = requests * u64::from(self.plan.percent) / 100;
-        let least = u64::from(self.plan.least) * SECONDS as u64;
-        if retries < share + least {
-            window.slot(now).retries += 1;
-            return RetryGrant::Granted;
+    /// When the next name is due.
+    #[must_use]
+    pub fn next_lookup(&self) -> Option<Millis> {
+        self.names.as_ref()?.next()
+    }
+
+    /// Takes in the result of a look-up: new addresses are added, missing ones are retired.
+    pub fn resolved(&self, server: usize, result: io::Result<LookupResult>, now: Millis) {
+        let Some(names) = &self.names else { return };
+        let Some(found) = names.note(server, result, now) else {
+            return;
+        };
+        let addresses = &found.addresses;
+        let change = self
+            .balancer
+            .update_addresses(&names.settings, server, addresses, now);
+        let upstream = &*self.name;
+        for server in &change.added {
+            tracing::info!(upstream, server = &**server, "upstream server added");
         }
-        self.denied.fetch_add(1, Ordering::Relaxed);
-        let second = second(now);
-        let is_news = window
-            .told
-            .is_none_or(|told| second >= told + SECONDS as u64);
-        if is_news {
-            window.told = Some(second);
+        for server in &change.removed {
+            tracing::info!(upstream, server = &**server, "upstream server removed");
         }
-        RetryGrant::Denied { is_news }
+        let usable = count_usable(&self.backends());
+        self.tries.store(usable, Ordering::Relaxed);
     }
 
-    /// How often there was nothing left.
-    fn denied(&self) -> u64 {
-        self.denied.load(Ordering::Relaxed)
+    /// The state of the names that are looked up again.
+    #[must_use]
+    pub fn names(&self) -> Vec<NameStatus> {
+        let names = self.names.as_ref();
+        names.map_or_else(Vec::new, |names| names.statuses())
     }
 
-    /// How all servers are asked again, where they are.
-    fn backoff(&self) -> Option<Backoff> {
-        self.plan.backoff
-    }
-}
-
-impl BudgetWindow {
-    fn slot(&mut self, now: Millis) -> &mut BudgetSlot {
-        let second = second(now);
-        let slot = &mut self.slots[usize::try_from(second).unwrap_or_default() % SECONDS];
-        if slot.second != second {
-            *slot = BudgetSlot {
-                second,
-                ..BudgetSlot::default()
-            };
-        }
-        slot
-    }
-
-    fn sums(&self, now: Millis) -> (u64, u64) {
-        let now = second(now);
-        self.slots
-            .iter()
-            .filter(|slot| slot.second + SECONDS as u64 > now)
-            .fold((0, 0), |(requests, retries), slot| {
-                (requests + slot.requests, retries + slot.retries)
-            })
-    }
-}
-
-/// How long to wait before the servers are asked for the `round`th time again: a part of what doubles with every
-/// round, as `lot` falls. All of it at random, so that those who failed together do not come back together.
-fn pause(backoff: Backoff, round: u32, lot: u64) -> Duration {
-    let most = backoff.base.saturating_mul(1 << round.min(16));
-    let micros = u64::try_from(most.min(backoff.max).as_micros()).unwrap_or(u64::MAX);
-    Duration::from_micros(lot % micros.saturating_add(1))
-}
-
-fn second(now: Millis) -> u64 {
-    now.0 / 1000
-}
-
-/// How long is looked back.
-const SECONDS: usize = 10;
-
-#[cfg(test)]
-mod budget_tests {
-
-    use super::*;
-
-    fn budget(percent: u32, least: u32) -> RetryBudget {
-        RetryBudget::new(plan::RetryBudget {
-            percent,
-            least,
-            backoff: None,
+    /// Whether the names of its plan that are looked up only once still have the same addresses. A name that cannot be
+    /// looked up now keeps them. Blocks.
+    #[must_use]
+    pub fn has_same_addresses(&self, plan: &plan::Upstream) -> bool {
+        let backends = self.backends();
+        let servers = plan.servers.iter().enumerate();
+        let mut fixed = servers.filter(|(_, server)| server.resolve.is_none());
+        fixed.all(|(listed, _)| match resolve::at_start(plan, listed) {
+            Ok((found, _)) => {
+                let own = backends.iter().filter(|backend| backend.listed == listed);
+                let known: HashSet<_> = own.map(|backend| &backend.address).collect();
+                known == found.iter().collect()
+            }
+            Err(error) => {
+                let upstream = &*self.name;
+                tracing::warn!(upstream, "{error}; its last addresses stay in use");
+                true
+            }
         })
     }
+}
 
-    /// How many retries are granted at this moment, of so many.
-    fn granted(budget: &RetryBudget, now: u64, of: usize) -> usize {
-        (0..of)
-            .filter(|_| budget.spend(Millis(now)) == RetryGrant::Granted)
-            .count()
-    }
-
-    #[test]
-    fn retries_are_a_share_of_the_requests() {
-        let budget = budget(20, 0);
-        for request in 0..1000 {
-            budget.earn(Millis(5_000 + request));
-        }
-        assert_eq!(granted(&budget, 6_000, 1000), 200);
-        assert_eq!(budget.denied(), 800);
-    }
-
-    #[test]
-    fn a_few_are_granted_whatever_came() {
-        let budget = budget(20, 3);
-        assert_eq!(granted(&budget, 50_000, 100), 30);
-        assert_eq!(granted(&budget, 59_999, 100), 0);
-        assert_eq!(granted(&budget, 60_000, 100), 30);
-    }
-
-    #[test]
-    fn what_came_long_ago_does_not_count() {
-        let budget = budget(50, 0);
-        for _ in 0..10 {
-            budget.earn(Millis(1_000));
-        }
-        assert_eq!(granted(&budget, 10_999, 2), 2);
-        assert_eq!(granted(&budget, 11_000, 2), 0);
-        budget.earn(Millis(11_000));
-        budget.earn(Millis(11_000));
-        assert_eq!(
-            granted(&budget, 11_000, 2),
-            0,
-            "two are spent, one is earned"
-        );
-        assert_eq!(granted(&budget, 20_999, 2), 1);
-    }
-
-    #[test]
-    fn that_nothing_is_left_is_news_once_in_a_while() {
-        let budget = budget(1, 0);
-        let spend = |now| budget.spend(Millis(now));
-        assert_eq!(spend(1_000), RetryGrant::Denied { is_news: true });
-        assert_eq!(spend(10_999), RetryGrant::Denied { is_news: false });
-        assert_eq!(spend(11_000), RetryGrant::Denied { is_news: true });
-    }
-
-    #[test]
-    fn pauses_double_up_to_the_most_and_are_drawn_by_lot() {
-        let backoff = Backoff {
-            base: Duration::from_millis(25),
-            max: Duration::from_millis(150),
-        };
-        let longest = |round| {
-            let all = (0..2_000_000).step_by(7);
-            all.map(|lot| pause(backoff, round, lot)).max()
-        };
-        for (round, millis) in [(0, 25), (1, 50), (2, 100), (3, 150), (40, 150)] {
-            let longest = longest(round).unwrap();
-            assert!(longest <= Duration::from_millis(millis));
-            assert!(longest > Duration::from_millis(millis) * 99 / 100);
-        }
-        assert_eq!(pause(backoff, 0, 0), Duration::ZERO);
-        assert_eq!(pause(backoff, 0, 10_000), Duration::from_millis(10));
-    }
+/// How many backends a request may be sent to.
+fn count_usable(backends: &[Arc<Backend>]) -> u32 {
+    let usable = backends
+        .iter()
+        .filter(|backend| !backend.server.down && !backend.is_retired());
+    u32::try_from(usable.count()).unwrap_or(u32::MAX)
 }

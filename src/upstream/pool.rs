@@ -1,12 +1,7 @@
-//! Connections kept open between requests, the warmest used first.
+//! Idle connections, kept for the next request; the one used last is taken first.
 //!
-//! Each event loop keeps its own: a connection is never handed to another thread, and nothing is locked. As
-//! in nginx the bound is per upstream, not per backend, and the one longest unused makes room.
-//!
-//! Things that lie ready, each for one owner: the newest of an owner is taken, the oldest of all makes room.
-//!
-//! Two chains run through one vector, one through everything by age and one through what each owner has. So nothing
-//! is searched for, however much lies there and however many owners there are.
+//! Each event loop keeps its own, so nothing is locked. As in nginx the limit is per upstream, not per backend, and the
+//! connection idle for longest makes room.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,20 +9,10 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::backend::Backend;
+use super::backend::{Backend, KeepaliveSettings};
 use super::connection::UpstreamConnection;
 use crate::clock::{Clock, Millis};
-use crate::config::plan;
 use crate::telemetry::{BackgroundTask, supervise};
-
-/// What an upstream says about keeping connections.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct KeepaliveSettings {
-    upstream: u64,
-    most: usize,
-    timeout: Duration,
-    requests: u64,
-}
 
 #[derive(Debug)]
 struct IdlePool {
@@ -38,7 +23,7 @@ struct IdlePool {
 #[derive(Debug)]
 struct IdleUpstream {
     since: Millis,
-    wire: Box<UpstreamConnection>,
+    connection: Box<UpstreamConnection>,
 }
 
 thread_local! {
@@ -46,100 +31,73 @@ thread_local! {
     static POOLS: RefCell<BTreeMap<u64, IdlePool>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-impl KeepaliveSettings {
-    /// Those of `plan`, for the upstream numbered `upstream`.
-    pub(super) fn new(upstream: u64, plan: &plan::Upstream) -> Self {
-        Self {
-            upstream,
-            most: plan.keepalive,
-            timeout: plan.keepalive_timeout,
-            requests: plan.keepalive_requests,
-        }
-    }
-
-    /// The upstream's number, unique in this process.
-    pub(super) fn upstream(self) -> u64 {
-        self.upstream
-    }
-
-    /// How many requests a connection carries.
-    pub(super) fn requests(self) -> u64 {
-        self.requests
-    }
-
-    /// For how many whole seconds a connection without a request is kept, at least one.
-    pub(super) fn idle_seconds(self) -> u64 {
-        match self.most {
-            0 => 1,
-            _ => self.timeout.as_secs().max(1),
-        }
-    }
-}
-
-/// A kept connection to this backend, met in this way, if one is left that is still open.
+/// Takes an idle connection of this [owner](Backend::owner) that is still open.
 pub(super) fn take(
     backend: &Backend,
     owner: usize,
     now: Millis,
 ) -> Option<Box<UpstreamConnection>> {
-    let rules = backend.keep;
+    let keepalive = backend.keepalive;
     loop {
         let mut idle = POOLS.with_borrow_mut(|pools| {
-            let pool = pools.get_mut(&rules.upstream)?;
+            let pool = pools.get_mut(&keepalive.upstream)?;
             pool.idle.take(owner)
         })?;
-        // In its place another may have been before.
-        if !idle.wire.tenure.is_over()
-            && now.since(idle.since) < rules.timeout
-            && idle.wire.is_quiet()
+        // Its backend may have been retired and replaced.
+        if !idle.connection.retired.is_set()
+            && now.since(idle.since) < keepalive.timeout
+            && idle.connection.is_quiet()
         {
-            return Some(idle.wire);
+            return Some(idle.connection);
         }
     }
 }
 
-/// Keeps a connection whose answer was read to its end `now`, unless it has carried enough or nobody wants it kept.
+/// Keeps a connection whose response was read to its end `now`, unless its last request was the last it may carry.
 pub(super) fn put(
     backend: &Backend,
-    mut wire: Box<UpstreamConnection>,
+    mut connection: Box<UpstreamConnection>,
     now: Millis,
     clock: &Clock,
 ) {
-    let rules = backend.keep;
-    let unwanted = rules.most == 0 || wire.tenure.is_over();
-    if unwanted || wire.requests >= rules.requests || !wire.rest() {
+    let keepalive = backend.keepalive;
+    let unwanted = keepalive.most == 0 || connection.retired.is_set();
+    if unwanted || connection.requests >= keepalive.requests || !connection.reset_for_reuse() {
         return;
     }
-    let idle = IdleUpstream { since: now, wire };
-    // Dropped after the borrow: closing a connection runs code that is not ours.
+    let idle = IdleUpstream {
+        since: now,
+        connection,
+    };
+    // Dropped after the borrow: closing a connection runs code of other crates.
     let _oldest = POOLS.with_borrow_mut(|pools| {
-        let pool = pools.entry(rules.upstream).or_insert_with(|| IdlePool {
+        let pool = pools.entry(keepalive.upstream).or_insert_with(|| IdlePool {
             idle: OwnedLru::new(),
-            sweeper: spawn_sweeper(rules, clock),
+            sweeper: spawn_sweeper(keepalive, clock),
         });
         // The runtime that ran it is gone.
         if pool.sweeper.is_finished() {
-            pool.sweeper = spawn_sweeper(rules, clock);
+            pool.sweeper = spawn_sweeper(keepalive, clock);
         }
-        let oldest = if pool.idle.len() < rules.most {
+        let oldest = if pool.idle.len() < keepalive.most {
             None
         } else {
             pool.idle.take_oldest()
         };
-        pool.idle.put(idle.wire.owner, idle);
+        pool.idle.put(idle.connection.owner, idle);
         oldest
     });
 }
 
-/// Closes what is kept too long or was closed by its backend, until nothing is kept. One timer for all connections of
-/// an upstream, and nobody who waits on each.
-fn spawn_sweeper(rules: KeepaliveSettings, clock: &Clock) -> JoinHandle<()> {
+/// Closes idle connections that are kept too long or were closed by their backend, until none is left. One timer for all
+/// connections of an upstream, rather than a task for each.
+fn spawn_sweeper(keepalive: KeepaliveSettings, clock: &Clock) -> JoinHandle<()> {
     let clock = clock.clone();
     let sweep = async move || {
-        let mut next = rules.timeout;
+        let mut next = keepalive.timeout;
         loop {
-            tokio::time::sleep(next.min(LOOK)).await;
-            match sweep(rules, clock.now()) {
+            tokio::time::sleep(next.min(SWEEP)).await;
+            match sweep(keepalive, clock.now()) {
                 Some(due) => next = due,
                 None => return,
             }
@@ -148,45 +106,47 @@ fn spawn_sweeper(rules: KeepaliveSettings, clock: &Clock) -> JoinHandle<()> {
     tokio::spawn(supervise(BackgroundTask::IdleConnections, sweep))
 }
 
-/// Closes what is over its time, was closed by its backend or leads to one that has left; `None` if nothing is left, else how long until
-/// there is something to do.
-pub(super) fn sweep(rules: KeepaliveSettings, now: Millis) -> Option<Duration> {
+/// Closes connections that are idle for too long, closed by their backend or retired; returns when the next one is due,
+/// `None` if none is left.
+pub(super) fn sweep(keepalive: KeepaliveSettings, now: Millis) -> Option<Duration> {
     let (_expired, next) = POOLS.with_borrow_mut(|pools| {
-        let idle = &mut pools.get_mut(&rules.upstream)?.idle;
+        let idle = &mut pools.get_mut(&keepalive.upstream)?.idle;
         let expired = idle.take_if(|idle| {
-            !idle.wire.is_quiet()
-                || idle.wire.tenure.is_over()
-                || now.since(idle.since) >= rules.timeout
+            !idle.connection.is_quiet()
+                || idle.connection.retired.is_set()
+                || now.since(idle.since) >= keepalive.timeout
         });
         let next = idle
             .oldest()
-            .map(|oldest| rules.timeout.saturating_sub(now.since(oldest.since)));
+            .map(|oldest| keepalive.timeout.saturating_sub(now.since(oldest.since)));
         if next.is_none() {
-            pools.remove(&rules.upstream);
+            pools.remove(&keepalive.upstream);
         }
         Some((expired, next))
     })?;
     next
 }
 
-/// How long a connection that is of no use may lie around.
-const LOOK: Duration = Duration::from_secs(1);
+/// How long a connection that is closed or retired may be kept.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// How many connections of this backend's upstream this thread keeps.
 #[cfg(test)]
 pub(super) fn kept(backend: &Backend) -> usize {
     POOLS.with_borrow(|pools| {
         pools
-            .get(&backend.keep.upstream)
+            .get(&backend.keepalive.upstream)
             .map_or(0, |pool| pool.idle.len())
     })
 }
 
-/// Things by owner and age. Owners are small numbers.
+/// Items with an owner each, a small number: the newest of an owner is taken, the oldest of all makes room.
+// Two chains run through one vector, one through all items by age and one through those of each owner. So nothing is
+// searched for, however many items and owners there are.
 #[derive(Debug)]
 struct OwnedLru<T> {
     slots: Vec<LruSlot<T>>,
-    /// By owner, the slot of the newest; [`NONE`] where there is nothing.
+    /// By owner, the slot of its newest; [`NONE`] where it has none.
     newest: Vec<u32>,
     oldest_of_all: u32,
     newest_of_all: u32,
@@ -197,11 +157,11 @@ struct OwnedLru<T> {
 
 #[derive(Debug)]
 struct LruSlot<T> {
-    thing: Option<T>,
+    item: Option<T>,
     owner: usize,
     older: u32,
     newer: u32,
-    /// The owner's own, where `older` and `newer` are anybody's.
+    /// The same among the items of its owner.
     own_older: u32,
     own_newer: u32,
 }
@@ -224,16 +184,16 @@ impl<T> OwnedLru<T> {
 
     /// The oldest of all.
     fn oldest(&self) -> Option<&T> {
-        self.slots.get(self.oldest_of_all as usize)?.thing.as_ref()
+        self.slots.get(self.oldest_of_all as usize)?.item.as_ref()
     }
 
-    /// Puts something down, the newest of all.
-    fn put(&mut self, owner: usize, thing: T) {
+    /// Adds an item, the newest of all.
+    fn put(&mut self, owner: usize, item: T) {
         if owner >= self.newest.len() {
             self.newest.resize(owner + 1, NONE);
         }
         let slot = LruSlot {
-            thing: Some(thing),
+            item: Some(item),
             owner,
             older: self.newest_of_all,
             newer: NONE,
@@ -246,7 +206,7 @@ impl<T> OwnedLru<T> {
             at
         } else {
             self.slots.push(slot);
-            u32::try_from(self.slots.len() - 1).expect("no shelf is as long")
+            u32::try_from(self.slots.len() - 1).expect("no pool has as many slots")
         };
         let own_older = std::mem::replace(&mut self.newest[owner], at);
         let older = std::mem::replace(&mut self.newest_of_all, at);
@@ -270,13 +230,13 @@ impl<T> OwnedLru<T> {
         self.remove(self.oldest_of_all)
     }
 
-    /// Takes everything that is `unwanted`.
+    /// Takes all items that are `unwanted`.
     fn take_if(&mut self, mut unwanted: impl FnMut(&mut T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         let mut at = self.oldest_of_all;
         while let Some(slot) = self.slots.get_mut(at as usize) {
             let newer = slot.newer;
-            if slot.thing.as_mut().is_some_and(&mut unwanted) {
+            if slot.item.as_mut().is_some_and(&mut unwanted) {
                 taken.extend(self.remove(at));
             }
             at = newer;
@@ -286,7 +246,7 @@ impl<T> OwnedLru<T> {
 
     fn remove(&mut self, at: u32) -> Option<T> {
         let slot = self.slots.get_mut(at as usize)?;
-        let thing = slot.thing.take();
+        let item = slot.item.take();
         let &mut LruSlot {
             owner,
             older,
@@ -312,7 +272,7 @@ impl<T> OwnedLru<T> {
             None => self.newest[owner] = own_older,
         }
         self.length -= 1;
-        thing
+        item
     }
 }
 
@@ -320,7 +280,6 @@ const NONE: u32 = u32::MAX;
 
 #[cfg(test)]
 mod tests {
-
     use proptest::prelude::*;
 
     use super::*;
@@ -345,32 +304,32 @@ mod tests {
     proptest! {
         #[test]
         fn it_does_what_a_plain_list_does(steps in prop::collection::vec(step(), 0..200)) {
-            let mut shelf = OwnedLru::new();
+            let mut lru = OwnedLru::new();
             let mut list: Vec<(usize, u32)> = Vec::new();
             for (number, step) in (0..).zip(steps) {
                 match step {
                     Step::Put(owner) => {
-                        shelf.put(owner, number);
+                        lru.put(owner, number);
                         list.push((owner, number));
                     }
                     Step::Take(owner) => {
                         let at = list.iter().rposition(|(whose, _)| *whose == owner);
-                        prop_assert_eq!(shelf.take(owner), at.map(|at| list.remove(at).1));
+                        prop_assert_eq!(lru.take(owner), at.map(|at| list.remove(at).1));
                     }
                     Step::TakeOldest => {
                         let oldest = (!list.is_empty()).then(|| list.remove(0).1);
-                        prop_assert_eq!(shelf.take_oldest(), oldest);
+                        prop_assert_eq!(lru.take_oldest(), oldest);
                     }
                     Step::TakeIf(divisor) => {
                         let gone: Vec<_> = list
-                            .extract_if(.., |(_, thing)| *thing % divisor == 0)
-                            .map(|(_, thing)| thing)
+                            .extract_if(.., |(_, item)| *item % divisor == 0)
+                            .map(|(_, item)| item)
                             .collect();
-                        prop_assert_eq!(shelf.take_if(|thing| *thing % divisor == 0), gone);
+                        prop_assert_eq!(lru.take_if(|item| *item % divisor == 0), gone);
                     }
                 }
-                prop_assert_eq!(shelf.len(), list.len());
-                prop_assert_eq!(shelf.oldest(), list.first().map(|(_, thing)| thing));
+                prop_assert_eq!(lru.len(), list.len());
+                prop_assert_eq!(lru.oldest(), list.first().map(|(_, item)| item));
             }
         }
     }

@@ -1,24 +1,14 @@
-//! The head of a request on its way upstream, written straight into bytes, or into fields for HTTP/2.
+//! The request that is sent upstream, and what belongs to it.
 //!
-//! The client's head stays as it came, for variables, for the log and for a second try; nothing is copied into a map
-//! in between only to be read out of it again. What we add is written after everything the client says has been
-//! carried out, so that no `Connection` field can take it away.
+//! Its head is written straight into bytes, or into a map for HTTP/2. The client's headers stay as they came, for
+//! variables, the log and a retry. What weir adds is written after the client's `Connection` options are applied, so
+//! that no client can remove it.
 //!
-//! A client's wish to speak something else than HTTP, and a backend's consent.
+//! The body's length is what weir knows of it, or the body is chunked; what the client or `proxy_set_header` says of it
+//! does not count. Two readers that disagree on where a request ends are how smuggling starts.
 //!
-//! Both belong to one connection and so would be removed; passed on, they make a tunnel. Only a wish that can mean one
-//! thing is passed on: of HTTP/1.1, said in `Connection` too, without a body that would come between. Never `h2c`:
-//! what is asked in there would go past every limit.
-//!
-//! Where a request ends, said in one way only.
-//!
-//! Whatever a client or a `proxy_set_header` said of the body's length does not count: the length we know, or chunks
-//! where we know none. Two readers that disagree on where a request ends are how smuggling starts.
-//!
-//! Interim (1xx) answers, passed on to clients that can know them.
-//!
-//! 100 is not among them: the client got its own from us when its body was asked for. Neither is 101, which is no
-//! interim answer at all.
+//! `Upgrade` belongs to one connection, so it is removed unless the location passes it on and it can mean only one
+//! thing: HTTP/1.1, named in `Connection` too, without a body. Never `h2c`: requests inside it would pass every limit.
 
 #[cfg(test)]
 #[path = "tests/request.rs"]
@@ -27,9 +17,10 @@ mod tests;
 use http::header::{CONTENT_LENGTH, TRAILER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
-use http_body::Body;
+use http_body::Body as _;
 
-use crate::config::plan::{ProxyPass, Template};
+use super::http1::request::PendingBody;
+use crate::config::plan::{HttpVersion, ProxyPass, Template};
 use crate::message::headers::{
     ConnectionOptions, MaxForwards, belongs_to_connection, frames_body, hops, is_plain, is_rebuilt,
     passes, speaks_for_client,
@@ -37,12 +28,100 @@ use crate::message::headers::{
 use crate::message::{
     InterimResponse, RequestBody, RequestRecord, TRACEPARENT, target_sent, variables, write_target,
 };
-use crate::upstream::http1::request::RequestFraming;
 
-/// Appends the request line and the header fields to send upstream: the client's that pass, its wish to
-/// `upgrade`, then what `proxy_set_header` says, then `Via`. How long the body is and the blank line are left to whoever
-/// sends it.
-pub fn write_request(
+/// A request to send to a backend.
+#[derive(Debug)]
+pub struct OutgoingRequest {
+    pub(super) method: Method,
+    pub(super) head: OutgoingHead,
+    pub(super) body: PendingBody,
+    /// The client asks to switch protocols, and the head says so.
+    pub(super) upgrade: Option<Upgrade>,
+    /// Whether the response's header fields are wanted as [raw bytes](crate::message::RawHeaders) if they can be passed
+    /// on as they came and the body came with them; else they come as a map.
+    pub(super) raw_headers: bool,
+}
+
+/// All of a request but its body.
+#[derive(Debug)]
+pub(super) enum OutgoingHead {
+    Http1 { head: Vec<u8>, chunked: bool },
+    Http2(Box<Request<()>>),
+}
+
+impl OutgoingRequest {
+    /// The request for this `proxy_pass`; `None` where HTTP/2 cannot carry its target or its host.
+    #[must_use]
+    pub fn new(
+        record: &RequestRecord,
+        proxy_pass: &ProxyPass,
+        body: RequestBody,
+        raw_headers: bool,
+    ) -> Option<Self> {
+        let method = record.head.method.clone();
+        let upgrade = Upgrade::requested(record, proxy_pass, &body);
+        let head = match proxy_pass.version {
+            HttpVersion::One => {
+                let mut head = Vec::with_capacity(USUAL_HEAD);
+                write_head(record, proxy_pass, upgrade.as_ref(), &mut head);
+                OutgoingHead::http1(&method, head, &body)
+            }
+            HttpVersion::Two => {
+                let mut request = http2_head(record, proxy_pass)?;
+                add_length(&method, &body, request.headers_mut());
+                OutgoingHead::Http2(Box::new(request))
+            }
+        };
+        Some(Self {
+            method,
+            head,
+            body: PendingBody::new(body),
+            upgrade,
+            raw_headers,
+        })
+    }
+}
+
+impl OutgoingHead {
+    /// Completes a head with the field that frames the body, if one is needed, and the empty line.
+    pub(super) fn http1(method: &Method, mut head: Vec<u8>, body: &RequestBody) -> Self {
+        let mut chunked = false;
+        if body.is_none() {
+            if usually_has_body(method) {
+                head.extend_from_slice(b"content-length: 0\r\n");
+            }
+        } else if let Some(length) = body.size_hint().exact() {
+            head.extend_from_slice(b"content-length: ");
+            head.extend_from_slice(length.to_string().as_bytes());
+            head.extend_from_slice(b"\r\n");
+        } else {
+            head.extend_from_slice(b"transfer-encoding: chunked\r\n");
+            chunked = true;
+        }
+        head.extend_from_slice(b"\r\n");
+        Self::Http1 { head, chunked }
+    }
+}
+
+/// Whether a request with this method says so if it has no body.
+fn usually_has_body(method: &Method) -> bool {
+    [Method::POST, Method::PUT, Method::PATCH].contains(method)
+}
+
+/// Adds the length of the body, where it is known. HTTP/2 needs no length to find the end of the body.
+pub(super) fn add_length(method: &Method, body: &RequestBody, headers: &mut HeaderMap) {
+    let length = body.size_hint().exact();
+    if let Some(length) = length.filter(|length| *length > 0 || usually_has_body(method)) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}
+
+/// Bytes that the head of a usual request needs.
+const USUAL_HEAD: usize = 1024;
+
+/// Appends the request line and the header fields: those of the client that pass, `Upgrade`, those of
+/// `proxy_set_header`, then `Via`. What frames the body is left out.
+fn write_head(
     record: &RequestRecord,
     proxy_pass: &ProxyPass,
     upgrade: Option<&Upgrade>,
@@ -53,21 +132,22 @@ pub fn write_request(
     write_target(&record.head, &record.target, proxy_pass, out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     let upgrades = upgrade.is_some();
-    pass_on(record, proxy_pass, &mut Http1Headers { out, upgrades });
-    if let Some(upgrade) = upgrade {
-        upgrade.write(out);
+    write_headers(record, proxy_pass, &mut Http1Headers { out, upgrades });
+    if let Some(Upgrade(protocols)) = upgrade {
+        out.extend_from_slice(b"connection: upgrade\r\nupgrade: ");
+        out.extend_from_slice(protocols);
+        out.extend_from_slice(b"\r\n");
     }
 }
 
-/// The same for an upstream that speaks HTTP/2; `None` where its target or its host cannot be said there.
-#[must_use]
-pub fn stream_request(record: &RequestRecord, proxy_pass: &ProxyPass) -> Option<Request<()>> {
+/// The same for an upstream that speaks HTTP/2.
+fn http2_head(record: &RequestRecord, proxy_pass: &ProxyPass) -> Option<Request<()>> {
     let target = target_sent(&record.head, &record.target, proxy_pass);
     let mut fields = Http2Headers {
         headers: HeaderMap::with_capacity(record.head.headers.len() + proxy_pass.set_headers.len()),
         host: None,
     };
-    pass_on(record, proxy_pass, &mut fields);
+    write_headers(record, proxy_pass, &mut fields);
     let host = fields.host.as_ref().map(HeaderValue::as_bytes);
     let uri = Uri::builder()
         .scheme(proxy_pass.tls.map_or("http", |_| "https"))
@@ -83,31 +163,30 @@ pub fn stream_request(record: &RequestRecord, proxy_pass: &ProxyPass) -> Option<
     Some(request)
 }
 
-/// Where the fields of a request go.
+/// Where the header fields of a request are written.
 trait HeaderSink {
     fn field(&mut self, name: &HeaderName, value: &HeaderValue);
-    /// A field of ours; none where its template says nothing, or nothing a field could carry.
+    /// Adds a field of `proxy_set_header`, unless its value is empty or invalid.
     fn set(&mut self, name: &HeaderName, value: &Template, record: &RequestRecord);
-    /// The client takes trailers, and so do we.
+    /// Says that trailers are welcome.
     fn trailers(&mut self);
 }
 
-/// One after the other, as HTTP/1 writes them.
 struct Http1Headers<'o> {
     out: &'o mut Vec<u8>,
-    // Trailers have no place in what follows then, and there is one `Connection` field.
+    // No trailers after another protocol, and there is one `Connection` field.
     upgrades: bool,
 }
 
-/// In a map, without those that HTTP/2 has other places for.
+/// The fields that HTTP/2 has no other place for.
 struct Http2Headers {
     headers: HeaderMap,
     host: Option<HeaderValue>,
 }
 
-fn pass_on(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl HeaderSink) {
+fn write_headers(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl HeaderSink) {
     let headers = &record.head.headers;
-    // Few requests have either; looking at the names is cheaper than looking the two up.
+    // Few requests have either; comparing the names is cheaper than two lookups.
     let (mut connection, mut te) = (false, false);
     for name in headers.keys() {
         connection |= *name == header::CONNECTION;
@@ -115,7 +194,7 @@ fn pass_on(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl Header
     }
     let options = connection.then(|| ConnectionOptions::of(headers));
     let drops_underscores = !proxy_pass.settings.underscores_in_headers;
-    let believed = record.is_trusted();
+    let trusted = record.is_trusted();
     let trace = record.trace.as_deref();
     let hops = hops(&record.head);
     for (name, value) in headers {
@@ -124,7 +203,7 @@ fn pass_on(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl Header
             || sets(proxy_pass, name)
             || options.as_ref().is_some_and(|options| options.list(name))
             || (drops_underscores && name.as_str().as_bytes().contains(&b'_'))
-            || (!believed && speaks_for_client(name))
+            || (!trusted && speaks_for_client(name))
             || trace.is_some_and(|trace| trace.replaces(name))
             || (hops != MaxForwards::Any && *name == header::MAX_FORWARDS);
         if !stays {
@@ -156,7 +235,7 @@ fn pass_on(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl Header
     }
 }
 
-/// Whether `proxy_set_header` has a say in this field.
+/// Whether `proxy_set_header` sets or removes this field.
 fn sets(proxy_pass: &ProxyPass, name: &HeaderName) -> bool {
     proxy_pass.set_headers.iter().any(|set| set.name == *name)
 }
@@ -231,7 +310,7 @@ fn via(version: Version) -> HeaderValue {
     })
 }
 
-/// Whether a client's TE says it will take trailers; all else in there is between it and us.
+/// Whether the client accepts trailers. The rest of `TE` concerns its own connection only.
 fn wants_trailers(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(header::TE).iter();
     lines.any(|line| {
@@ -243,53 +322,55 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The protocols a client would rather speak.
+/// The protocols that a client asks to switch to, as a list.
 #[derive(Debug)]
-pub struct Upgrade(Vec<u8>);
+pub(super) struct Upgrade(Vec<u8>);
 
 impl Upgrade {
-    /// What a request without a body asks for, if it may be passed on.
-    #[must_use]
-    pub fn asked(head: &Parts) -> Option<Self> {
+    /// The upgrade that a request asks for, if the location passes it on.
+    // Not with a body: where that ends and the other protocol begins would be uncertain.
+    fn requested(
+        record: &RequestRecord,
+        proxy_pass: &ProxyPass,
+        body: &RequestBody,
+    ) -> Option<Self> {
+        let may_upgrade = proxy_pass.settings.proxy_upgrade
+            && body.is_none()
+            && record.head.method != Method::CONNECT;
+        match may_upgrade {
+            true => Self::of(&record.head),
+            false => None,
+        }
+    }
+
+    fn of(head: &Parts) -> Option<Self> {
         let headers = &head.headers;
-        // hyper leaves its mark on requests that ask for it: no field is looked for in the others.
+        // hyper marks requests that ask for an upgrade: no field is looked up in the others.
         if head.extensions.is_empty() || head.version != Version::HTTP_11 || !names_upgrade(headers)
         {
             return None;
         }
-        let mut wanted = Vec::new();
-        let others = protocols(headers).filter(|protocol| !is_h2c(protocol));
-        for protocol in others.take(MOST_PROTOCOLS) {
-            if !wanted.is_empty() {
-                wanted.extend_from_slice(b", ");
-            }
-            wanted.extend_from_slice(protocol);
-        }
+        let protocols = protocols(headers)
+            .filter(|protocol| !protocol.eq_ignore_ascii_case(b"h2c"))
+            .take(MOST_PROTOCOLS);
+        let wanted = protocols.collect::<Vec<_>>().join(&b", "[..]);
         (!wanted.is_empty()).then_some(Self(wanted))
     }
 
-    /// Whether the fields of a 101 agree to something that was asked for.
-    #[must_use]
-    pub fn is_met_by(&self, headers: &HeaderMap) -> bool {
+    /// Whether the headers of a 101 agree to protocols that were asked for.
+    pub(super) fn is_met_by(&self, headers: &HeaderMap) -> bool {
         let mut agreed = protocols(headers).peekable();
         agreed.peek().is_some()
             && agreed
                 .all(|protocol| list(&self.0).any(|asked| asked.eq_ignore_ascii_case(protocol)))
     }
-
-    /// The wish as it goes on.
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"connection: upgrade\r\nupgrade: ");
-        out.extend_from_slice(&self.0);
-        out.extend_from_slice(b"\r\n");
-    }
 }
 
-/// Puts back into a cleaned 101 what makes it one.
+/// Restores the fields of a 101 that cleaning removed.
 pub fn restore_upgrade(headers: &mut HeaderMap, agreed: HeaderValue) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, agreed);
-    // There is no body, and what follows is none.
+    // It has no body, and what follows is not one.
     headers.remove(CONTENT_LENGTH);
 }
 
@@ -305,10 +386,6 @@ fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     fields.flat_map(|field| list(field.as_bytes()))
 }
 
-fn is_h2c(protocol: &[u8]) -> bool {
-    protocol.eq_ignore_ascii_case(b"h2c")
-}
-
 fn list(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     field
         .split(|byte| *byte == b',')
@@ -316,44 +393,16 @@ fn list(field: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|item| !item.is_empty())
 }
 
-/// How many protocols of a client's list go on, in its order. What a backend agrees to is compared with each of
-/// them.
+/// How many protocols of a client's list are passed on: each that the backend agrees to is compared with all of them.
 const MOST_PROTOCOLS: usize = 16;
 
-/// Appends the field that says how long the body is, if one is needed.
-pub(super) fn declare(method: &Method, upload: &RequestBody, head: &mut Vec<u8>) -> RequestFraming {
-    if upload.is_none() {
-        // A method that usually has a body says that it has none.
-        if [Method::POST, Method::PUT, Method::PATCH].contains(method) {
-            head.extend_from_slice(b"content-length: 0\r\n");
-        }
-        return RequestFraming::Plain;
-    }
-    let Some(length) = upload.size_hint().exact() else {
-        head.extend_from_slice(b"transfer-encoding: chunked\r\n");
-        return RequestFraming::Chunked;
-    };
-    head.extend_from_slice(b"content-length: ");
-    head.extend_from_slice(length.to_string().as_bytes());
-    head.extend_from_slice(b"\r\n");
-    RequestFraming::Plain
-}
-
-/// The same for HTTP/2, where the end is told in another way and the length only helps.
-pub(super) fn announce(method: &Method, upload: &RequestBody, headers: &mut HeaderMap) {
-    let length = match upload.size_hint().exact() {
-        Some(0) if ![Method::POST, Method::PUT, Method::PATCH].contains(method) => return,
-        Some(length) => length,
-        None => return,
-    };
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
-}
-
-/// Passes interim answers on to the client that `exchange` is with.
+/// Passes interim (1xx) responses on to clients that can read them.
+// Not 100: the client got its own when its body was asked for. 101 is no interim response.
 #[derive(Debug)]
 pub(super) struct InterimRelay<'e> {
     record: &'e RequestRecord,
-    seen: bool,
+    /// There was one.
+    pub(super) seen: bool,
     passed: usize,
 }
 
@@ -368,9 +417,9 @@ impl<'e> InterimRelay<'e> {
 
     pub(super) fn pass(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.seen = true;
-        // An HTTP/1.0 client would take one for the answer.
+        // An HTTP/1.0 client would take one for the response.
         if status != StatusCode::CONTINUE
-            && self.passed < MOST
+            && self.passed < MOST_INTERIM
             && self.record.head.version >= Version::HTTP_11
         {
             self.passed += 1;
@@ -378,18 +427,13 @@ impl<'e> InterimRelay<'e> {
             state.send_interim(passed_on(status, headers));
         }
     }
-
-    /// Whether there have been any.
-    pub(super) fn is_used(&self) -> bool {
-        self.seen
-    }
 }
 
 fn passed_on(status: StatusCode, headers: &HeaderMap) -> InterimResponse {
     let options = ConnectionOptions::of(headers);
     let mut kept = HeaderMap::new();
     for (name, value) in headers {
-        // There is no body for the last two to say anything of.
+        // The last two describe a body, and it has none.
         if passes(name.as_ref()) && !options.list(name) && ![CONTENT_LENGTH, TRAILER].contains(name)
         {
             kept.append(name, value.clone());
@@ -401,13 +445,11 @@ fn passed_on(status: StatusCode, headers: &HeaderMap) -> InterimResponse {
     }
 }
 
-/// How many go to a client for one request. A backend that sends them without end is cut off by
-/// `proxy_read_timeout`; until then the client is spared them.
-const MOST: usize = 16;
+/// How many are passed on for one request. A backend that sends more is cut off by `proxy_read_timeout`.
+const MOST_INTERIM: usize = 16;
 
 #[cfg(test)]
 mod upgrade_tests {
-
     use super::*;
     use crate::message::testing::map;
 
@@ -416,12 +458,12 @@ mod upgrade_tests {
         head.headers = map(fields);
         // As hyper does.
         head.extensions.insert(());
-        let upgrade = Upgrade::asked(&head)?;
+        let upgrade = Upgrade::of(&head)?;
         Some(String::from_utf8(upgrade.0).unwrap())
     }
 
     #[test]
-    fn a_wish_is_passed_on_where_both_fields_say_it() {
+    fn an_upgrade_is_passed_on_where_both_fields_name_it() {
         let wish = |upgrade, connection| asked(&[("upgrade", upgrade), ("connection", connection)]);
         assert_eq!(wish("websocket", "Upgrade").as_deref(), Some("websocket"));
         assert_eq!(
@@ -439,31 +481,31 @@ mod upgrade_tests {
     }
 
     #[test]
-    fn older_clients_cannot_ask() {
+    fn http_1_0_clients_cannot_upgrade() {
         let (mut head, ()) = Request::new(()).into_parts();
         head.headers = map(&[("upgrade", "a"), ("connection", "upgrade")]);
         head.extensions.insert(());
-        assert!(Upgrade::asked(&head).is_some());
+        assert!(Upgrade::of(&head).is_some());
         head.version = Version::HTTP_10;
-        assert!(Upgrade::asked(&head).is_none());
+        assert!(Upgrade::of(&head).is_none());
     }
 
     #[test]
-    fn of_many_protocols_the_first_go_on() {
+    fn the_first_of_many_protocols_are_passed_on() {
         let many: Vec<_> = (0..100).map(|number| format!("p{number}")).collect();
         let (mut head, ()) = Request::new(()).into_parts();
         head.headers = map(&[("connection", "upgrade")]);
         let many = HeaderValue::try_from(many.join(",")).unwrap();
         head.headers.insert(header::UPGRADE, many);
         head.extensions.insert(());
-        let upgrade = Upgrade::asked(&head).unwrap();
+        let upgrade = Upgrade::of(&head).unwrap();
         assert!(upgrade.is_met_by(&map(&[("upgrade", "p0")])));
         assert!(upgrade.is_met_by(&map(&[("upgrade", "p15")])));
         assert!(!upgrade.is_met_by(&map(&[("upgrade", "p16")])));
     }
 
     #[test]
-    fn consent_is_to_what_was_asked() {
+    fn a_backend_agrees_only_to_protocols_that_were_asked_for() {
         let upgrade = Upgrade(b"websocket, a/1".to_vec());
         for (agreed, met) in [
             ("WebSocket", true),
@@ -484,32 +526,30 @@ mod upgrade_tests {
 
 #[cfg(test)]
 mod framing_tests {
-
     use super::*;
 
     #[test]
-    fn a_request_without_a_body_promises_none() {
+    fn a_request_without_a_body_has_length_0_or_none() {
         for (method, says) in [
-            (Method::GET, ""),
-            (Method::DELETE, ""),
-            (Method::POST, "content-length: 0\r\n"),
+            (Method::GET, "\r\n"),
+            (Method::DELETE, "\r\n"),
+            (Method::POST, "content-length: 0\r\n\r\n"),
         ] {
-            let mut head = Vec::new();
-            declare(&method, &RequestBody::none(), &mut head);
-            assert_eq!(head, says.as_bytes(), "{method}");
+            let written = OutgoingHead::http1(&method, Vec::new(), &RequestBody::none());
+            let OutgoingHead::Http1 { head, chunked } = written else {
+                panic!("it is one of HTTP/1");
+            };
+            assert_eq!((&head[..], chunked), (says.as_bytes(), false), "{method}");
         }
     }
 }
 
 #[cfg(test)]
 mod interim_tests {
-
-    use http::{HeaderName, HeaderValue};
-
     use super::*;
 
     #[test]
-    fn only_fields_meant_for_the_client_are_passed() {
+    fn only_fields_for_the_client_are_passed_on() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("link", "</a.css>; rel=preload"),

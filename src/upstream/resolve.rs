@@ -1,67 +1,65 @@
 //! Names to addresses: once at the start, and again while running where `resolve` says so.
 //!
-//! A name with several addresses is several backends. New addresses join the group; those that are gone get no new
-//! request and finish those they have. A name that cannot be looked up, or has no address any more, keeps those it had:
-//! a resolver that is away for a while must not take the servers with it. Names without `resolve` are looked up with the
-//! configuration, each time that is read.
+//! A name with several addresses is several backends. New addresses are added to the group; those that are gone receive
+//! no new requests and finish those they have. A name that cannot be looked up, or has no address any more, keeps its
+//! last addresses: a resolver that fails for a while must not take the servers with it. Names without `resolve` are
+//! looked up each time the configuration is read.
 //!
-//! Here it is only said what to look up and when, and what comes of it; who runs the tasks has it done.
+//! This file decides what is looked up and when, and takes in the results; the tasks run in `app`.
 
 #[cfg(test)]
 #[path = "tests/resolve.rs"]
 mod tests;
 
-use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::backend::{BackendAddress, GroupSettings};
+use super::dns;
 use super::error::Error;
-use super::{Upstream, dns, usable};
 use crate::clock::Millis;
 use crate::config::plan;
 
 /// A name to look up.
 #[derive(Debug, Clone)]
 pub struct NameLookup {
-    /// Whose it is: the server's place in the plan.
+    /// The server's place in the plan.
     pub server: usize,
     host: Box<str>,
     port: u16,
     resolver: Option<Arc<plan::Resolver>>,
 }
 
-/// What a look-up has found.
+/// The result of a look-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookupResult {
-    /// At least one, in an order that depends on nothing else, so that several gateways have the same.
+    /// At least one, sorted, so that several gateways have the same order.
     pub addresses: Vec<SocketAddr>,
-    /// For how long they hold, where that is known.
-    pub holds: Option<Duration>,
+    /// How long they are valid, where that is known.
+    pub ttl: Option<Duration>,
 }
 
-/// How a name that is looked up again fares.
+/// The state of a name that is looked up again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameStatus {
     /// The name.
     pub host: Box<str>,
-    /// How many addresses it has now.
+    /// The number of its addresses.
     pub addresses: usize,
-    /// How many look-ups went well.
+    /// Look-ups that succeeded.
     pub found: u64,
-    /// How many did not.
+    /// Look-ups that failed.
     pub failed: u64,
 }
 
-/// The names of an upstream that are looked up again, and what their backends are made of.
+/// The names of an upstream that are looked up again, and the settings of their backends.
 #[derive(Debug)]
 pub(super) struct ResolvedNames {
-    pub(super) common: GroupSettings,
+    pub(super) settings: GroupSettings,
     list: Mutex<Vec<ResolvedName>>,
 }
 
@@ -70,82 +68,10 @@ struct ResolvedName {
     lookup: NameLookup,
     /// The longest from one look-up to the next.
     every: Duration,
-    /// None while it is looked up.
+    /// When it is looked up again; none while it is.
     due: Option<Millis>,
     failing: bool,
-    view: NameStatus,
-}
-
-/// Who has come and gone with a look-up.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct MembershipChange {
-    pub(super) joined: Vec<Arc<str>>,
-    pub(super) left: Vec<Arc<str>>,
-}
-
-impl Upstream {
-    /// The names whose time has come to be looked up again. What came of each has to be [told](Self::resolved).
-    #[must_use]
-    pub fn lookups(&self, now: Millis) -> Vec<NameLookup> {
-        let names = self.names.as_ref();
-        names.map_or_else(Vec::new, |names| names.due(now))
-    }
-
-    /// When the next name's time comes.
-    #[must_use]
-    pub fn next_lookup(&self) -> Option<Millis> {
-        self.names.as_ref()?.next()
-    }
-
-    /// The name of a server was looked up: new addresses join, those that are gone finish what they have.
-    pub fn resolved(&self, server: usize, found: io::Result<LookupResult>, now: Millis) {
-        let Some(names) = &self.names else { return };
-        let Some(found) = names.note(server, found, now) else {
-            return;
-        };
-        let change = self
-            .balance
-            .resettle(&names.common, server, &found.addresses, now);
-        let upstream = &*self.name;
-        for server in &change.joined {
-            tracing::info!(upstream, server = &**server, "upstream server has come");
-        }
-        for server in &change.left {
-            tracing::info!(upstream, server = &**server, "upstream server has gone");
-        }
-        let usable = usable(&self.balance.backends());
-        self.tries.store(usable, Ordering::Relaxed);
-    }
-
-    /// How those of its names fare that are looked up again.
-    #[must_use]
-    pub fn names(&self) -> Vec<NameStatus> {
-        let names = self.names.as_ref();
-        names.map_or_else(Vec::new, |names| names.views())
-    }
-}
-
-impl Upstream {
-    /// Whether the names of its plan that are looked up only once have the addresses it knows. One that cannot be looked
-    /// up now keeps them. Blocks.
-    #[must_use]
-    pub fn is_where_it_was(&self, plan: &plan::Upstream) -> bool {
-        let backends = self.backends();
-        let servers = plan.servers.iter().enumerate();
-        let mut once = servers.filter(|(_, server)| server.resolve.is_none());
-        once.all(|(listed, _)| match at_start(plan, listed) {
-            Ok((found, _)) => {
-                let own = backends.iter().filter(|backend| backend.listed == listed);
-                let known: HashSet<_> = own.map(|backend| &backend.address).collect();
-                known == found.iter().collect()
-            }
-            Err(error) => {
-                let upstream = &*self.name;
-                tracing::warn!(upstream, "{error}; its last addresses stay in use");
-                true
-            }
-        })
-    }
+    status: NameStatus,
 }
 
 impl NameLookup {
@@ -153,38 +79,37 @@ impl NameLookup {
     ///
     /// # Errors
     ///
-    /// When nobody can say, or the name has no address.
+    /// The look-up failed, or the name has no address.
     pub fn run(&self) -> io::Result<LookupResult> {
-        let (mut addresses, holds): (Vec<SocketAddr>, _) = match &self.resolver {
+        let (mut addresses, ttl): (Vec<SocketAddr>, _) = match &self.resolver {
             None => ((&*self.host, self.port).to_socket_addrs()?.collect(), None),
             Some(resolver) => {
-                let (found, holds) = dns::look_up(resolver, &self.host)?;
+                let (found, ttl) = dns::look_up(resolver, &self.host)?;
                 let found = found.into_iter();
-                (
-                    found
-                        .map(|address| SocketAddr::new(address, self.port))
-                        .collect(),
-                    Some(resolver.valid.unwrap_or(holds)),
-                )
+                let addresses = found.map(|address| SocketAddr::new(address, self.port));
+                (addresses.collect(), Some(resolver.valid.unwrap_or(ttl)))
             }
         };
         if addresses.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the name has no address",
+            ));
         }
         addresses.sort_unstable();
         addresses.dedup();
-        Ok(LookupResult { addresses, holds })
+        Ok(LookupResult { addresses, ttl })
     }
 }
 
 impl ResolvedNames {
-    /// Those that are made of this; with what was found of each at the start.
-    pub(super) fn new(common: GroupSettings, found: Vec<Option<LookupResult>>) -> Self {
-        let servers = common.upstream.servers.iter().enumerate().zip(found);
-        let list = servers.filter_map(|((server, plan), found)| {
-            let lookup = lookup(&common.upstream, server)?;
+    /// The names of these settings, with the result of each at the start.
+    pub(super) fn new(settings: GroupSettings, results: Vec<Option<LookupResult>>) -> Self {
+        let servers = settings.upstream.servers.iter().enumerate().zip(results);
+        let list = servers.filter_map(|((server, plan), result)| {
+            let lookup = lookup(&settings.upstream, server)?;
             let mut name = ResolvedName {
-                view: NameStatus {
+                status: NameStatus {
                     host: lookup.host.clone(),
                     addresses: 0,
                     found: 0,
@@ -195,16 +120,16 @@ impl ResolvedNames {
                 due: None,
                 failing: false,
             };
-            name.book(found.as_ref(), Millis::default());
+            name.note(result.as_ref(), Millis::default());
             Some(name)
         });
         Self {
             list: Mutex::new(list.collect()),
-            common,
+            settings,
         }
     }
 
-    /// Whose time has come. None of them is told again before its result is [noted](Self::note).
+    /// The names that are due. None is due again before its result is [noted](Self::note).
     pub(super) fn due(&self, now: Millis) -> Vec<NameLookup> {
         let mut list = self.list.lock();
         let due = list
@@ -217,22 +142,22 @@ impl ResolvedNames {
         .collect()
     }
 
-    /// When the next one's time comes.
+    /// When the next name is due.
     pub(super) fn next(&self) -> Option<Millis> {
         self.list.lock().iter().filter_map(|name| name.due).min()
     }
 
-    /// A look-up is over. What it has found, if anything; what went wrong is logged when it begins.
+    /// Takes in the result of a look-up and returns it if it succeeded. The first of several errors is logged.
     pub(super) fn note(
         &self,
         server: usize,
-        found: io::Result<LookupResult>,
+        result: io::Result<LookupResult>,
         now: Millis,
     ) -> Option<LookupResult> {
         let mut list = self.list.lock();
         let name = list.iter_mut().find(|name| name.lookup.server == server)?;
-        let (upstream, host) = (&*self.common.upstream.name, &*name.lookup.host);
-        match &found {
+        let (upstream, host) = (&*self.settings.upstream.name, &*name.lookup.host);
+        match &result {
             Err(error) if !name.failing => {
                 tracing::warn!(
                     upstream,
@@ -243,38 +168,37 @@ impl ResolvedNames {
             Ok(_) if name.failing => tracing::info!(upstream, host, "host is found again"),
             _ => {}
         }
-        let found = found.ok();
-        name.book(found.as_ref(), now);
-        found
+        let result = result.ok();
+        name.note(result.as_ref(), now);
+        result
     }
 
-    /// How they fare.
-    pub(super) fn views(&self) -> Vec<NameStatus> {
+    pub(super) fn statuses(&self) -> Vec<NameStatus> {
         let list = self.list.lock();
-        list.iter().map(|name| name.view.clone()).collect()
+        list.iter().map(|name| name.status.clone()).collect()
     }
 }
 
 impl ResolvedName {
-    fn book(&mut self, found: Option<&LookupResult>, now: Millis) {
-        self.failing = found.is_none();
-        let again = match found {
+    fn note(&mut self, result: Option<&LookupResult>, now: Millis) {
+        self.failing = result.is_none();
+        let pause = match result {
             Some(found) => {
-                self.view.found += 1;
-                self.view.addresses = found.addresses.len();
-                let holds = found.holds.unwrap_or(self.every);
-                self.every.min(holds.max(SOONEST))
+                self.status.found += 1;
+                self.status.addresses = found.addresses.len();
+                let ttl = found.ttl.unwrap_or(self.every);
+                self.every.min(ttl.max(SHORTEST_PAUSE))
             }
             None => {
-                self.view.failed += 1;
+                self.status.failed += 1;
                 self.every.min(AFTER_FAILURE)
             }
         };
-        self.due = Some(now.after(again));
+        self.due = Some(now.after(pause));
     }
 }
 
-/// What is to be looked up of a server of the plan, again and again.
+/// The look-up of a server of the plan that is looked up again.
 fn lookup(upstream: &plan::Upstream, server: usize) -> Option<NameLookup> {
     let plan = &upstream.servers[server];
     match &plan.address {
@@ -288,8 +212,7 @@ fn lookup(upstream: &plan::Upstream, server: usize) -> Option<NameLookup> {
     }
 }
 
-/// The addresses of a server, for the first time. One that is looked up again may have none yet: it will be found when
-/// it is there. Blocks.
+/// The addresses of a server at the start. One that is looked up again may have none yet. Blocks.
 pub(super) fn at_start(
     upstream: &plan::Upstream,
     server: usize,
@@ -321,7 +244,7 @@ pub(super) fn at_start(
     }
 }
 
-/// From one look-up to the next at least, whatever an answer says of how long it holds.
-const SOONEST: Duration = Duration::from_secs(1);
-/// From one that has failed to the next at most.
+/// The shortest time between two look-ups, whatever the TTL.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest time from a failed look-up to the next.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);

@@ -32,7 +32,7 @@ servers: [ {{ listen: LISTEN, proxy_pass: 'http://{}' }} ]",
         assert_eq!(ask_with(&front, size), status, "{size}");
     }
     assert_eq!(origin.count(), 2);
-    front.error_line("client's request header is larger than upstream takes");
+    front.error_line("client sent larger request headers than upstream accepts");
     eventually("both are logged", || back.stdout().lines().count() == 2);
     let connections: Vec<_> = back.stdout().lines().map(str::to_owned).collect();
     assert_eq!(connections[0], connections[1], "all over one connection");

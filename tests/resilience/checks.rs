@@ -46,7 +46,7 @@ fn who_fails_its_checks_is_not_asked_until_it_is_well_again() {
     });
     assert!(
         weir.error_line("is unhealthy")
-            .contains("status 503 is not expected")
+            .contains("unexpected status 503")
     );
     weir.error_line("is healthy");
     let said = weir.stderr();
@@ -116,7 +116,7 @@ servers:
     until_healthy(&weir, status, true);
     assert!(
         weir.error_line(&missing.address().to_string())
-            .contains("body is not as expected")
+            .contains("body does not match")
     );
 }
 

@@ -87,8 +87,8 @@ fn a_name_is_all_of_its_addresses_and_follows_them() {
     until_served_by(&weir, &["origin2", "origin3"]);
     fleet.name(&[1], 3600);
     until_served_by(&weir, &["origin1"]);
-    weir.error_line("upstream server has come");
-    weir.error_line("upstream server has gone");
+    weir.error_line("upstream server added");
+    weir.error_line("upstream server removed");
     let addresses = "weir_upstream_addresses{upstream=\"app\",name=\"app.internal\"}";
     assert_eq!(metric(&weir, addresses), 1);
     assert!(lookups(&weir, "found") > 2);

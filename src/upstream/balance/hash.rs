@@ -1,20 +1,18 @@
 //! Servers picked by the hash of a key: `ip_hash`, `hash KEY`, and `hash KEY consistent` on a ring.
 //!
-//! All are computed as nginx computes them, so that the same servers in the same order with the same weights send a
-//! client to the same server. For nginx's `hash` and `ip_hash` a number below the sum of all weights belongs to one
-//! server; a server that is down keeps its share, so that the others keep theirs.
+//! All hashes are nginx's: the same servers in the same order with the same weights send a client to the same server.
+//! For `hash` and `ip_hash` each number below the sum of all weights belongs to one server; a server that is down keeps
+//! its share, so that the others keep theirs.
 //!
-//! On a ring, one server more or less moves only its own share of the keys. Every server stands there 160 times for
-//! each unit of its weight, at the places that ketama and Cache::Memcached::Fast give its name as written in the file;
-//! a key belongs to the next one on the ring. A name with several addresses is one server there, and its addresses take
-//! turns.
+//! On a ring, adding or removing a server moves only its own share of the keys. Every server has 160 points there for
+//! each unit of its weight, at the positions that ketama and Cache::Memcached::Fast give its name as written in the file;
+//! a key belongs to the next point. A name with several addresses is one server there, and its addresses take turns.
 //!
-//! Where 20 tries find no server that can be asked, and where the key is empty, round robin picks.
+//! After 20 servers that cannot be picked, and for an empty key, round robin picks.
 
 use std::collections::BTreeMap;
 
-use super::peers::{Balance, HashSearch, PeerState, SelectionKey, TriedPeers};
-use super::round_robin;
+use super::peers::{Balance, HashSearch, MOST_MISSES, PeerState, SelectionKey};
 use crate::clock::Millis;
 use crate::config::plan;
 use crate::upstream::backend::Backend;
@@ -33,18 +31,27 @@ impl Balance for Hash {
     }
 
     fn members_changed(&mut self, members: &[&Backend]) {
-        self.0 = WeightTable::new(members);
+        self.0 = WeightTable::of_members(members);
     }
 
-    fn pick(
+    /// If the server cannot be picked, the hash of the key with a number before it is added, and so on. As in nginx, and
+    /// before it in Cache::Memcached.
+    fn search(
         &mut self,
-        peers: &mut [PeerState],
-        tried: &mut TriedPeers,
+        peers: &[PeerState],
+        search: &mut HashSearch,
         now: Millis,
     ) -> Option<usize> {
-        let search = tried.search.as_deref_mut();
-        let found = search.and_then(|search| self.0.by_hash(peers, search, now));
-        found.or_else(|| round_robin::pick(peers, tried.side(), now, |_| true))
+        search.find(peers, now, |search| {
+            let mut sum = Crc::default();
+            if search.hashed > 0 {
+                sum.add(search.hashed.to_string().as_bytes());
+            }
+            sum.add(&search.key);
+            search.hash += u64::from(sum.value() >> 16 & 0x7fff);
+            search.hashed += 1;
+            self.0.index_of(search.hash)
+        })
     }
 }
 
@@ -62,18 +69,25 @@ impl Balance for IpHash {
     }
 
     fn members_changed(&mut self, members: &[&Backend]) {
-        self.0 = WeightTable::new(members);
+        self.0 = WeightTable::of_members(members);
     }
 
-    fn pick(
+    fn search(
         &mut self,
-        peers: &mut [PeerState],
-        tried: &mut TriedPeers,
+        peers: &[PeerState],
+        search: &mut HashSearch,
         now: Millis,
     ) -> Option<usize> {
-        let search = tried.search.as_deref_mut();
-        let found = search.and_then(|search| self.0.by_address(peers, search, now));
-        found.or_else(|| round_robin::pick(peers, tried.side(), now, |_| true))
+        search.find(peers, now, |search| {
+            let start = match search.hashed {
+                0 => 89,
+                _ => search.hash,
+            };
+            let step = |hash, byte: &u8| (hash * 113 + u64::from(*byte)) % 6271;
+            search.hash = search.key.iter().fold(start, step);
+            search.hashed = 1;
+            self.0.index_of(search.hash)
+        })
     }
 }
 
@@ -87,85 +101,30 @@ fn key_of(method: &plan::Balance) -> SelectionKey {
     }
 }
 
-/// The weights of all servers before each server's own and with it.
+/// For each server, the sum of the weights up to its own, and its index.
 #[derive(Debug, Default)]
-pub(super) struct WeightTable {
-    sums: Box<[u64]>,
-    indices: Box<[usize]>,
-}
+pub(super) struct WeightTable(Box<[(u64, usize)]>);
 
 impl WeightTable {
-    /// Those of these servers.
-    pub(super) fn new(members: &[&Backend]) -> Self {
-        Self::of_weights(
-            members
-                .iter()
-                .map(|backend| (backend.index, backend.server.weight)),
-        )
+    pub(super) fn of_members(members: &[&Backend]) -> Self {
+        let members = members.iter();
+        Self::new(members.map(|backend| (backend.index, backend.server.weight)))
     }
 
-    pub(super) fn of_weights(servers: impl Iterator<Item = (usize, u32)>) -> Self {
-        let mut all = 0;
+    pub(super) fn new(servers: impl Iterator<Item = (usize, u32)>) -> Self {
+        let mut sum = 0;
         let sums = servers.map(|(index, weight)| {
-            all += u64::from(weight);
-            (all, index)
+            sum += u64::from(weight);
+            (sum, index)
         });
-        let (sums, indices): (Vec<_>, Vec<_>) = sums.unzip();
-        Self {
-            sums: sums.into(),
-            indices: indices.into(),
-        }
+        Self(sums.collect())
     }
 
-    /// Whose share a number falls into, whatever it is; none where there are no servers.
-    pub(super) fn of(&self, number: u64) -> Option<usize> {
-        let number = number.checked_rem(*self.sums.last()?)?;
-        let at = self.sums.partition_point(|sum| *sum <= number);
-        self.indices.get(at).copied()
-    }
-
-    /// The server that a key's hash leads to; if that cannot be asked, the hash of the key with a number before it is
-    /// added, and so on. As in nginx, and before it in Cache::Memcached.
-    fn by_hash(&self, peers: &[PeerState], search: &mut HashSearch, now: Millis) -> Option<usize> {
-        while !search.is_over() {
-            let mut sum = Crc::default();
-            if search.hashed > 0 {
-                sum.add(search.hashed.to_string().as_bytes());
-            }
-            sum.add(&search.key);
-            search.hash += u64::from(sum.value() >> 16 & 0x7fff);
-            search.hashed += 1;
-            let index = self.of(search.hash)?;
-            if peers[index].is_free(now) {
-                return Some(index);
-            }
-            search.miss();
-        }
-        None
-    }
-
-    /// The server that a client's address leads to.
-    fn by_address(
-        &self,
-        peers: &[PeerState],
-        search: &mut HashSearch,
-        now: Millis,
-    ) -> Option<usize> {
-        while !search.is_over() {
-            let start = match search.hashed {
-                0 => 89,
-                _ => search.hash,
-            };
-            let step = |hash, byte: &u8| (hash * 113 + u64::from(*byte)) % 6271;
-            search.hash = search.key.iter().fold(start, step);
-            search.hashed = 1;
-            let index = self.of(search.hash)?;
-            if peers[index].is_free(now) {
-                return Some(index);
-            }
-            search.miss();
-        }
-        None
+    /// The server whose share a number, taken modulo all weights, falls into; none where there are no servers.
+    pub(super) fn index_of(&self, number: u64) -> Option<usize> {
+        let number = number.checked_rem(self.0.last()?.0)?;
+        let at = self.0.partition_point(|(sum, _)| *sum <= number);
+        self.0.get(at).map(|(_, index)| *index)
     }
 }
 
@@ -221,17 +180,17 @@ const TABLE: [u32; 256] = {
 /// `balance: { hash: KEY, consistent: true }`.
 #[derive(Debug)]
 pub(super) struct HashRing {
-    /// By place on the ring, and whose each is.
+    /// The positions on the ring, and the number of the name at each.
     points: Box<[(u32, u32)]>,
-    named: Vec<RingServer>,
-    /// The name of each server of the plan.
+    names: Vec<RingServer>,
+    /// The number of each server's name.
     listed: Box<[u32]>,
 }
 
-/// A server by its name.
+/// The servers of one name.
 #[derive(Debug, Default)]
 struct RingServer {
-    /// Its addresses: indices, weights, and scores in their own round robin.
+    /// The index, weight and current weight of each, in a round robin of their own.
     members: Vec<(usize, i64, i64)>,
 }
 
@@ -246,30 +205,44 @@ impl Balance for HashRing {
     }
 
     fn members_changed(&mut self, members: &[&Backend]) {
-        for named in &mut self.named {
-            named.members.clear();
+        for name in &mut self.names {
+            name.members.clear();
         }
         for backend in members {
-            let named = &mut self.named[self.listed[backend.listed] as usize];
+            let name = &mut self.names[self.listed[backend.listed] as usize];
             let member = (backend.index, backend.server.weight.into(), 0);
-            named.members.push(member);
+            name.members.push(member);
         }
     }
 
-    fn pick(
+    /// If the server cannot be picked, the next on the ring.
+    fn search(
         &mut self,
-        peers: &mut [PeerState],
-        tried: &mut TriedPeers,
+        peers: &[PeerState],
+        search: &mut HashSearch,
         now: Millis,
     ) -> Option<usize> {
-        let search = tried.search.as_deref_mut();
-        let found = search.and_then(|search| self.find(peers, search, now));
-        found.or_else(|| round_robin::pick(peers, tried.side(), now, |_| true))
+        if search.hashed == 0 {
+            let position = Crc::of(&search.key);
+            search.hash = self.points.partition_point(|point| point.0 < position) as u64;
+            search.hashed = 1;
+        }
+        while search.misses <= MOST_MISSES && !self.points.is_empty() {
+            let at = search.hash % self.points.len() as u64;
+            let (_, number) = self.points[usize::try_from(at).unwrap_or_default()];
+            let usable = |index: usize| peers[index].is_free(now);
+            if let Some(index) = self.names[number as usize].pick(usable) {
+                return Some(index);
+            }
+            search.hash += 1;
+            search.misses += 1;
+        }
+        None
     }
 }
 
 impl HashRing {
-    /// A ring of these servers: their names as written, and weights. No address stands for them yet.
+    /// A ring of these names and weights, without members.
     fn of<'s>(servers: impl Iterator<Item = (&'s str, u32)>) -> Self {
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
         let mut names: Vec<(&str, u32)> = Vec::new();
@@ -278,43 +251,23 @@ impl HashRing {
                 names.push((name, 0));
                 names.len() - 1
             });
-            // Those of less weight stand in the first places of the same line.
+            // A smaller weight means the first points of the same sequence.
             names[number].1 = names[number].1.max(weight);
             u32::try_from(number).unwrap_or(u32::MAX)
         });
         let listed = listed.collect();
-        let places = (0..)
-            .zip(&names)
-            .flat_map(|(number, (name, weight))| places(name, *weight).map(move |at| (at, number)));
-        let mut points: Vec<_> = places.collect();
-        // Of two at one place the one that stands first in the file has it.
-        points.sort_by_key(|(place, _)| *place);
-        points.dedup_by_key(|(place, _)| *place);
+        let points = (0..).zip(&names).flat_map(|(number, (name, weight))| {
+            positions(name, *weight).map(move |at| (at, number))
+        });
+        let mut points: Vec<_> = points.collect();
+        // Of two points at one position, the first in the file stays.
+        points.sort_by_key(|(position, _)| *position);
+        points.dedup_by_key(|(position, _)| *position);
         Self {
             points: points.into(),
-            named: names.iter().map(|_| RingServer::default()).collect(),
+            names: names.iter().map(|_| RingServer::default()).collect(),
             listed,
         }
-    }
-
-    /// The server a key belongs to; if that cannot be asked, the next on the ring.
-    fn find(&mut self, peers: &[PeerState], search: &mut HashSearch, now: Millis) -> Option<usize> {
-        if search.hashed == 0 {
-            let place = Crc::of(&search.key);
-            search.hash = self.points.partition_point(|point| point.0 < place) as u64;
-            search.hashed = 1;
-        }
-        while !search.is_over() && !self.points.is_empty() {
-            let at = search.hash % self.points.len() as u64;
-            let (_, number) = self.points[usize::try_from(at).unwrap_or_default()];
-            let usable = |index: usize| peers[index].is_free(now);
-            if let Some(index) = self.named[number as usize].pick(usable) {
-                return Some(index);
-            }
-            search.hash += 1;
-            search.miss();
-        }
-        None
     }
 }
 
@@ -338,8 +291,8 @@ impl RingServer {
     }
 }
 
-/// Where a server stands on the ring.
-fn places(name: &str, weight: u32) -> impl Iterator<Item = u32> {
+/// The positions of a name on the ring.
+fn positions(name: &str, weight: u32) -> impl Iterator<Item = u32> {
     let mut base = Crc::default();
     let (host, port) = host_and_port(name);
     base.add(host.as_bytes());
@@ -372,31 +325,31 @@ const POINTS: usize = 160;
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]
-    fn the_checksum_is_everybodys() {
+    fn the_checksum_is_that_of_ieee_802_3() {
         assert_eq!(Crc::of(b"123456789"), 0xcbf4_3926);
         assert_eq!(Crc::of(b""), 0);
     }
 
     #[test]
-    fn a_number_falls_into_the_share_of_one() {
-        let shares = WeightTable::of_weights([(0, 2), (2, 1), (1, 3)].into_iter());
-        let found: Vec<_> = (0..8).filter_map(|number| shares.of(number)).collect();
+    fn a_number_falls_into_the_share_of_one_server() {
+        let weights = WeightTable::new([(0, 2), (2, 1), (1, 3)].into_iter());
+        let found: Vec<_> = (0..8)
+            .filter_map(|number| weights.index_of(number))
+            .collect();
         assert_eq!(found, [0, 0, 2, 1, 1, 1, 0, 0]);
-        assert_eq!(WeightTable::default().of(5), None);
+        assert_eq!(WeightTable::default().index_of(5), None);
     }
 }
 
 #[cfg(test)]
 mod ring_tests {
-
     use super::*;
 
     #[test]
-    fn a_name_is_cut_as_nginx_cuts_it() {
+    fn a_name_is_split_as_nginx_splits_it() {
         for (name, host, port) in [
             ("127.0.0.1:8080", "127.0.0.1", "8080"),
             ("app", "app", ""),
@@ -416,8 +369,8 @@ mod ring_tests {
             .collect();
         let ring = |names: &[String]| HashRing::of(names.iter().map(|name| (name.as_str(), 1)));
         let whose = |ring: &HashRing, key: u32| {
-            let place = Crc::of(&key.to_be_bytes());
-            let at = ring.points.partition_point(|point| point.0 < place);
+            let position = Crc::of(&key.to_be_bytes());
+            let at = ring.points.partition_point(|point| point.0 < position);
             ring.points[at % ring.points.len()].1
         };
         let (all, fewer) = (ring(&names), ring(&names[..9]));
@@ -429,12 +382,12 @@ mod ring_tests {
 
     #[test]
     fn addresses_of_one_name_take_turns() {
-        let mut named = RingServer {
+        let mut name = RingServer {
             members: vec![(3, 1, 0), (5, 1, 0)],
         };
-        let turns: Vec<_> = (0..4).filter_map(|_| named.pick(|_| true)).collect();
+        let turns: Vec<_> = (0..4).filter_map(|_| name.pick(|_| true)).collect();
         assert_eq!(turns, [3, 5, 3, 5]);
-        assert_eq!(named.pick(|index| index == 5), Some(5));
-        assert_eq!(named.pick(|_| false), None);
+        assert_eq!(name.pick(|index| index == 5), Some(5));
+        assert_eq!(name.pick(|_| false), None);
     }
 }

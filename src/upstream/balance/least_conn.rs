@@ -9,8 +9,7 @@ mod tests;
 
 use std::cmp::Ordering;
 
-use super::peers::{Balance, PeerLoad, PeerState, TriedPeers};
-use super::round_robin;
+use super::peers::{Balance, PeerLoad, PeerState, TriedPeers, round_robin};
 use crate::clock::Millis;
 use crate::config::plan;
 
@@ -50,7 +49,7 @@ impl Balance for LeastConn {
                     continue;
                 }
                 let load = peer.load();
-                match load.cmp(&least) {
+                match load.compare(&least) {
                     Ordering::Less => (least, first, several) = (load, peer.index, false),
                     Ordering::Equal => (first, several) = (first.min(peer.index), true),
                     Ordering::Greater => {}
@@ -61,11 +60,11 @@ impl Balance for LeastConn {
             return peers.get(first).map(|peer| peer.index);
         }
         let turn = match least.is_zero() {
-            // Most servers of a large group: cheaper to tell than a load.
-            true if !others => round_robin::pick(peers, side, now, PeerState::is_idle),
-            _ => round_robin::pick(peers, side, now, |peer| peer.load() == least),
+            // Most servers of a large group: cheaper to compute than a load.
+            true if !others => round_robin(peers, side, now, PeerState::is_idle),
+            _ => round_robin(peers, side, now, |peer| peer.load().compare(&least).is_eq()),
         };
-        // Other loops begin and end requests meanwhile: perhaps none has that load any more.
+        // Other loops begin and end requests meanwhile: perhaps no server has that load any more.
         turn.or(Some(first))
     }
 }

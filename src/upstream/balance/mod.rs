@@ -1,18 +1,18 @@
-//! Which backend is asked next.
+//! Balancers: which backend a request is sent to.
 //!
-//! One balancer for all event loops, unlike nginx without a `zone`: what one loop learned of a dead backend spares the
-//! others the same failure. The lock is held for one pass over the servers.
+//! One balancer serves all event loops, unlike nginx without a `zone`: if one loop finds a backend dead, the others are
+//! spared the same failure. The lock is held for one pass over the servers.
 //!
 //! A balancer is an implementation of [`Balance`](peers::Balance) in a file of its own, one line in the list of
-//! `balancers!` below, and its word in `config/directive/upstream.rs`. What all of them have in common, who may be
-//! asked and with what weight, stands in `peers.rs`.
+//! `balancers!` below, and its word in `config/directive/upstream.rs`. What all of them have in common stands in
+//! `peers.rs`.
 //!
-//! Each backend has a place in its group, and keeps it: requests in progress know their backend by it. One that has
-//! left stays in its place until its last request is over and another needs the place.
+//! Each backend has an index in its group and keeps it: requests in progress refer to it. A retired backend keeps its
+//! index until its last request is over and another backend needs the index.
 
 mod hash;
 mod least_conn;
-pub(super) mod peers;
+mod peers;
 mod random;
 mod round_robin;
 #[cfg(test)]
@@ -29,17 +29,16 @@ use self::peers::{Balance, HashSearch, Member, PeerStates, SelectionKey};
 use self::random::Random;
 use self::round_robin::RoundRobin;
 use super::backend::{ActiveRequest, Backend, BackendAddress, ChangeList, GroupSettings};
-use super::resolve::MembershipChange;
 use crate::clock::Millis;
 use crate::config::plan;
 use crate::message::{RequestRecord, variables};
 
-pub(super) use self::peers::{FailResult, TriedPeers};
+pub(super) use self::peers::TriedPeers;
 
-/// Makes the enum of all balancers from their words in the plan.
+/// Makes the enum of all balancers from their words in the configuration.
 macro_rules! balancers {
     ($($word:ident => $balancer:ident),* $(,)?) => {
-        /// The way in which an upstream picks.
+        /// The balancer of an upstream.
         #[derive(Debug)]
         enum Method {
             $($balancer($balancer),)*
@@ -87,63 +86,70 @@ balancers! {
     RoundRobin => RoundRobin,
 }
 
-/// The balancer of one upstream.
+/// The backends of one upstream, and how one is picked.
 #[derive(Debug)]
 pub(super) enum Balancer {
     /// Several servers.
     Group(Box<PeerGroup>),
-    /// One server: there is nothing to choose, and as no other could take its requests it is never left alone.
+    /// One server. As no other could take its requests, it is never disabled after failures.
     Single(Arc<Backend>),
 }
 
-/// Servers that stand for each other.
+/// A group of servers.
 #[derive(Debug)]
 pub(super) struct PeerGroup {
     key: SelectionKey,
-    members: Mutex<Peers>,
-    notices: Arc<ChangeList>,
+    peers: Mutex<Peers>,
+    changes: Arc<ChangeList>,
 }
 
-/// A backend to ask.
+/// A backend to try.
 #[derive(Debug)]
 pub(super) struct Pick {
-    pub(super) lease: ActiveRequest,
-    blemished: bool,
+    pub(super) active: ActiveRequest,
+    has_failures: bool,
+}
+
+/// The servers that a look-up has added and removed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct MembershipChange {
+    pub(super) added: Vec<Arc<str>>,
+    pub(super) removed: Vec<Arc<str>>,
 }
 
 impl Balancer {
-    /// Without `notices` there is one server, of which nobody wants to hear.
+    /// Without `changes` there is one server, whose changes no one has to learn.
     pub(super) fn new(
         plan: &plan::Upstream,
         backends: Vec<Arc<Backend>>,
-        notices: Option<Arc<ChangeList>>,
+        changes: Option<Arc<ChangeList>>,
     ) -> Self {
-        match (&backends[..], notices) {
+        match (&backends[..], changes) {
             ([only], None) => Self::Single(Arc::clone(only)),
-            (_, notices) => Self::Group(Box::new(PeerGroup {
+            (_, changes) => Self::Group(Box::new(PeerGroup {
                 key: Method::selection_key(&plan.balance),
-                members: Mutex::new(Peers::new(plan, backends)),
-                notices: notices.unwrap_or_default(),
+                peers: Mutex::new(Peers::new(plan, backends)),
+                changes: changes.unwrap_or_default(),
             })),
         }
     }
 
-    /// Every backend, with those that are leaving. In the plan's order, but for who has come later.
+    /// All backends, retired ones too, in the plan's order; those added later come last.
     pub(super) fn backends(&self) -> Vec<Arc<Backend>> {
         match self {
             Self::Group(group) => {
-                let members = group.members.lock();
-                let here = members.backends.iter().filter(|backend| !backend.is_gone());
-                here.map(Arc::clone).collect()
+                let peers = group.peers.lock();
+                let present = peers.backends.iter().filter(|it| !it.is_replaceable());
+                present.map(Arc::clone).collect()
             }
             Self::Single(only) => vec![Arc::clone(only)],
         }
     }
 
-    /// The addresses of the server in this place of the plan are these from now on.
-    pub(super) fn resettle(
+    /// Sets the addresses of the server at this place of the plan.
+    pub(super) fn update_addresses(
         &self,
-        common: &GroupSettings,
+        settings: &GroupSettings,
         listed: usize,
         addresses: &[SocketAddr],
         now: Millis,
@@ -151,82 +157,80 @@ impl Balancer {
         let Self::Group(group) = self else {
             return MembershipChange::default();
         };
-        let (change, places) = {
-            let mut members = group.members.lock();
-            members.resettle(common, listed, addresses, now)
+        let (change, added) = {
+            let mut peers = group.peers.lock();
+            peers.update_addresses(settings, listed, addresses, now)
         };
-        // Somebody may be waiting for them.
-        places
-            .into_iter()
-            .for_each(|place| group.notices.post(place));
+        // Requests may be waiting for them.
+        added.into_iter().for_each(|index| group.changes.add(index));
         change
     }
 
-    /// A round for this request, in which nobody has been asked.
-    pub(super) fn round(&self, record: &RequestRecord) -> TriedPeers {
-        let mut round = TriedPeers::default();
+    /// The state of a request that was sent to no server yet.
+    pub(super) fn begin(&self, record: &RequestRecord) -> TriedPeers {
+        let mut tried = TriedPeers::default();
         if let Self::Group(group) = self {
-            round.search = group.key.search(record);
+            tried.search = group.key.search(record);
         }
-        round
+        tried
     }
 
-    /// The backend to ask next in this round, if there is one.
-    pub(super) fn pick(&self, round: &mut TriedPeers, now: Millis) -> Option<Pick> {
+    /// The next backend to try, if there is one.
+    pub(super) fn pick(&self, tried: &mut TriedPeers, now: Millis) -> Option<Pick> {
         match self {
             Self::Group(group) => {
-                let mut members = group.members.lock();
-                group.notices.take(|index| members.consider(index, now));
-                members.pick(round, now)
+                let mut peers = group.peers.lock();
+                group.changes.take(|index| peers.refresh(index, now));
+                peers.pick(tried, now)
             }
             Self::Single(backend) => {
-                if !round.is_empty() || !backend.may_be_asked() {
+                if !tried.is_empty() || !backend.is_available() {
                     return None;
                 }
-                let lease = backend.lease_within_limit()?;
-                round.mark(backend.index);
+                let active = backend.try_start_request()?;
+                tried.mark(backend.index);
                 Some(Pick {
-                    lease,
-                    blemished: false,
+                    active,
+                    has_failures: false,
                 })
             }
         }
     }
 
-    /// Whether somebody could be asked in this round but for having enough to do.
-    pub(super) fn is_crowded(&self, round: &TriedPeers) -> bool {
+    /// Whether a backend could be tried if it were not full.
+    pub(super) fn has_full_peer(&self, tried: &TriedPeers) -> bool {
         match self {
-            Self::Group(group) => group.members.lock().states.is_crowded(round),
-            Self::Single(backend) => backend.may_be_asked() && backend.is_full(),
+            Self::Group(group) => group.peers.lock().states.has_full_peer(tried),
+            Self::Single(backend) => backend.is_available() && backend.is_full(),
         }
     }
 
-    pub(super) fn failed(&self, pick: &Pick, now: Millis) -> FailResult {
+    /// Counts a failure; returns whether it disables the server for `fail_timeout`.
+    pub(super) fn failed(&self, pick: &Pick, now: Millis) -> bool {
         match self {
-            Self::Group(group) => group.members.lock().failed(pick.lease.index, now),
-            Self::Single(_) => FailResult::Keep,
+            Self::Group(group) => group.peers.lock().failed(pick.active.index, now),
+            Self::Single(_) => false,
         }
     }
 
+    /// Takes in a good response.
     pub(super) fn succeeded(&self, pick: &Pick) {
-        match self {
-            // Nearly all are without blemish when picked: no second lock for them.
-            Self::Group(group) if pick.blemished => {
-                group.members.lock().states.succeeded(pick.lease.index);
-            }
-            Self::Group(_) | Self::Single(_) => {}
+        // Nearly all have no failures when picked: no second lock for them.
+        if let Self::Group(group) = self
+            && pick.has_failures
+        {
+            group.peers.lock().states.succeeded(pick.active.index);
         }
     }
 }
 
 impl SelectionKey {
-    /// The search for a server that begins with this request. None where nothing is to be searched by: an empty key
-    /// leads to no server.
+    /// The search of this request. None for an empty key, which leads to no server.
     fn search(&self, record: &RequestRecord) -> Option<Box<HashSearch>> {
         let mut search = Box::<HashSearch>::default();
         match self {
             Self::Nothing => return None,
-            Self::Chance => {}
+            Self::Random => {}
             Self::Key(key) => {
                 variables::render(key, record, &mut search.key);
                 if search.key.is_empty() {
@@ -234,7 +238,7 @@ impl SelectionKey {
                 }
             }
             Self::Address => match record.client().ip() {
-                // A network of 256 addresses is taken for one client.
+                // A network of 256 addresses counts as one client.
                 Some(IpAddr::V4(address)) => search.key.extend(&address.octets()[..3]),
                 Some(IpAddr::V6(address)) => search.key.extend(address.octets()),
                 None => search.key.extend([0; 3]),
@@ -249,83 +253,80 @@ struct Peers {
     backends: Vec<Arc<Backend>>,
     states: PeerStates,
     method: Method,
-    /// There is one, and no other that could take its requests.
+    /// There is one primary, and no other server could take its requests.
     lone: bool,
 }
 
 impl Peers {
     fn new(plan: &plan::Upstream, backends: Vec<Arc<Backend>>) -> Self {
-        let slow = plan
-            .servers
-            .iter()
-            .any(|server| !server.slow_start.is_zero());
-        let present = backends.iter().map(|backend| backend.member(false));
-        let mut members = Self {
-            states: PeerStates::new(slow, present),
+        let mut servers = plan.servers.iter();
+        let slow_start = servers.any(|server| !server.slow_start.is_zero());
+        let members = backends.iter().map(|backend| backend.member(false));
+        let mut peers = Self {
+            states: PeerStates::new(slow_start, members),
             method: Method::new(plan),
             lone: false,
             backends,
         };
-        members.rebuild();
-        members
+        peers.rebuild();
+        peers
     }
 
-    /// The addresses of the server in this place of the plan are these from now on. Also the places of those who came.
-    fn resettle(
+    /// Sets the addresses of the server at this place of the plan. Also returns the indices of those added.
+    fn update_addresses(
         &mut self,
-        common: &GroupSettings,
+        settings: &GroupSettings,
         listed: usize,
         addresses: &[SocketAddr],
         now: Millis,
     ) -> (MembershipChange, Vec<usize>) {
         let mut change = MembershipChange::default();
-        let own = |backend: &&Arc<Backend>| backend.listed == listed && !backend.is_gone();
+        let own = |backend: &&Arc<Backend>| backend.listed == listed && !backend.is_replaceable();
         for backend in self.backends.iter().filter(own) {
             let wanted =
                 matches!(backend.address, BackendAddress::Tcp(at) if addresses.contains(&at));
-            if wanted == backend.is_leaving() {
-                let side = match wanted {
-                    true => &mut change.joined,
-                    false => &mut change.left,
+            if wanted == backend.is_retired() {
+                let names = match wanted {
+                    true => &mut change.added,
+                    false => &mut change.removed,
                 };
-                side.push(Arc::clone(&backend.name));
-                backend.set_leaving(!wanted);
+                names.push(Arc::clone(&backend.name));
+                backend.set_retired(!wanted);
             }
         }
-        let mut places = Vec::new();
+        let mut added = Vec::new();
         for &address in addresses {
-            let at = BackendAddress::Tcp(address);
-            let known = |backend: &Arc<Backend>| backend.address == at;
+            let address = BackendAddress::Tcp(address);
+            let known = |backend: &Arc<Backend>| backend.address == address;
             if self.backends.iter().filter(own).any(known) {
                 continue;
             }
-            let free = self.backends.iter().position(|backend| backend.is_gone());
-            let place = free.unwrap_or(self.backends.len());
-            let backend = Arc::new(Backend::new(place, at, listed, common, None));
-            change.joined.push(Arc::clone(&backend.name));
+            let free = self.backends.iter().position(|it| it.is_replaceable());
+            let index = free.unwrap_or(self.backends.len());
+            let backend = Arc::new(Backend::new(index, address, listed, settings, None));
+            change.added.push(Arc::clone(&backend.name));
             match free {
-                Some(place) => self.backends[place] = backend,
+                Some(index) => self.backends[index] = backend,
                 None => self.backends.push(backend),
             }
-            places.push(place);
+            added.push(index);
         }
         if change != MembershipChange::default() {
-            let servers = self.backends.iter().enumerate();
-            let members = servers.map(|(place, backend)| backend.member(places.contains(&place)));
+            let backends = self.backends.iter().enumerate();
+            let members = backends.map(|(index, backend)| backend.member(added.contains(&index)));
             self.states.renew(members, now);
             self.rebuild();
         }
-        (change, places)
+        (change, added)
     }
 
     /// Tells the balancer which servers there are.
     fn rebuild(&mut self) {
-        let staying = self.backends.iter().filter(|backend| !backend.is_leaving());
-        let mut staying: Vec<&Backend> = staying.map(AsRef::as_ref).collect();
-        let first = staying.first();
-        self.lone = staying.len() == 1 && first.is_some_and(|only| !only.server.backup);
-        // In the plan's order, and not in that of their arrival: several gateways should find the same one.
-        staying.sort_by_key(|backend| {
+        let present = self.backends.iter().filter(|backend| !backend.is_retired());
+        let mut present: Vec<&Backend> = present.map(AsRef::as_ref).collect();
+        self.lone = matches!(present[..], [only] if !only.server.backup);
+        // In the plan's order, not in that of arrival, so that several gateways have the same.
+        present.sort_by_key(|backend| {
             let looked_up = backend.server.resolve.is_some();
             let address = match backend.address {
                 BackendAddress::Tcp(address) if looked_up => Some(address),
@@ -333,45 +334,38 @@ impl Peers {
             };
             (backend.listed, address)
         });
-        self.method.members_changed(&staying);
+        self.method.members_changed(&present);
     }
 
-    /// A backend failed.
-    fn failed(&mut self, index: usize, now: Millis) -> FailResult {
-        match self.lone {
-            true => FailResult::Keep,
-            false => self.states.failed(index, now),
-        }
+    fn failed(&mut self, index: usize, now: Millis) -> bool {
+        !self.lone && self.states.failed(index, now)
     }
 
-    /// Something has changed about a backend.
-    fn consider(&mut self, index: usize, now: Millis) {
+    fn refresh(&mut self, index: usize, now: Millis) {
         if let Some(backend) = self.backends.get(index) {
-            self.states.consider(index, backend.presence(), now);
+            self.states.refresh(index, backend.snapshot(), now);
         }
     }
 
-    /// The backend to ask next, if there is one.
-    fn pick(&mut self, round: &mut TriedPeers, now: Millis) -> Option<Pick> {
-        let index = self.method.pick(&mut self.states, round, now)?;
-        // The lease is taken under the lock too: between the two another loop could fill the backend.
-        let lease = self.backends[index].lease();
-        if lease.is_full() {
-            self.consider(index, now);
+    fn pick(&mut self, tried: &mut TriedPeers, now: Millis) -> Option<Pick> {
+        let index = self.method.pick(&mut self.states, tried, now)?;
+        // The request begins under the lock too: between the two another loop could fill the backend.
+        let active = self.backends[index].start_request();
+        if active.is_full() {
+            self.refresh(index, now);
         }
         Some(Pick {
-            lease,
-            blemished: self.states.is_blemished(index),
+            active,
+            has_failures: self.states.has_failures(index),
         })
     }
 }
 
 impl Backend {
-    /// What its balancer keeps of it.
     fn member(&self, new: bool) -> Member<'_> {
         Member {
             server: &self.server,
-            snapshot: self.presence(),
+            snapshot: self.snapshot(),
             active: &self.active,
             new,
         }

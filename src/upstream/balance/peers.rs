@@ -1,8 +1,8 @@
-//! The servers of an upstream as its balancer sees them, and the servers one request has been sent to.
+//! What all balancers have in common: the trait, the state of the servers, and the servers a request was sent to.
 //!
-//! What all balancers have in common, in nginx's arithmetic. A server that fails loses effective weight and earns it
-//! back one by one; one that failed `max_fails` times receives no requests for `fail_timeout`, then a single one to see.
-//! Only time is finer than nginx's, milliseconds for seconds.
+//! The arithmetic is nginx's. A server that fails loses effective weight and recovers it step by step; one that failed
+//! `max_fails` times receives no requests for `fail_timeout`, then a single one as a probe. Only time is finer than
+//! nginx's: milliseconds instead of seconds.
 //!
 //! A balancer looks at every server for every request, as nginx does. So that this stays cheap, everything that can keep
 //! a server from being picked is one byte of flags, which is zero for a healthy primary.
@@ -14,73 +14,78 @@ use std::time::Duration;
 
 use crate::clock::Millis;
 use crate::config::plan::{self, Template, UpstreamServer};
-use crate::upstream::backend::Backend;
+use crate::upstream::backend::{Backend, BackendSnapshot};
 
-/// A way to pick the next server. What all of them have in common stands in [`PeerState`].
+/// A way to pick the next server.
 pub(super) trait Balance {
     /// The balancer of this upstream, without members.
     fn new(plan: &plan::Upstream) -> Self;
 
-    /// What of a request decides, for upstreams that pick by it.
+    /// What of a request is hashed, for balancers that [search](Balance::search).
     fn selection_key(_method: &plan::Balance) -> SelectionKey {
         SelectionKey::Nothing
     }
 
-    /// These are the servers from now on, in the order of the file.
+    /// Sets the servers, in the order of the file.
     fn members_changed(&mut self, _members: &[&Backend]) {}
 
-    /// The index of the server to ask next, on the side that `tried` is on.
+    /// The index of the server that the request's key leads to, if it can be picked.
+    fn search(
+        &mut self,
+        _peers: &[PeerState],
+        _search: &mut HashSearch,
+        _now: Millis,
+    ) -> Option<usize> {
+        None
+    }
+
+    /// The index of the next server, on the side that `tried` is on: where the search finds none, round robin picks.
     fn pick(
         &mut self,
         peers: &mut [PeerState],
         tried: &mut TriedPeers,
         now: Millis,
-    ) -> Option<usize>;
+    ) -> Option<usize> {
+        let search = tried.search.as_deref_mut();
+        let found = search.and_then(|search| self.search(peers, search, now));
+        found.or_else(|| round_robin(peers, tried.side(), now, |_| true))
+    }
 }
 
-/// What of a request decides which server is asked.
+/// What of a request decides which server is picked.
 #[derive(Debug)]
 pub(super) enum SelectionKey {
     /// The client's address.
     Address,
-    /// Nothing of the request, but each one searches for itself.
-    Chance,
-    /// What is hashed.
+    /// A template.
     Key(Template),
     /// Nothing.
     Nothing,
+    /// Nothing of the request, but each request has a search of its own.
+    Random,
 }
 
-/// What a backend says of itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::upstream) struct BackendSnapshot {
-    /// There is a reason not to ask it.
-    pub(in crate::upstream) barred: bool,
-    /// It has as many requests as `max_conns` allows.
-    pub(in crate::upstream) full: bool,
-}
-
-/// One server as its balancer sees it.
+/// The state of one server.
 #[derive(Debug)]
 pub(super) struct PeerState {
     flags: Flags,
-    /// Its place among the servers of its upstream.
+    /// Its place among the servers of the upstream.
     pub(super) index: usize,
     pub(super) effective: i64,
     pub(super) current: i64,
     pub(super) weight: i64,
-    /// As it is written in the file: at most 32 bits.
+    /// As written in the file: at most 32 bits.
     listed_weight: u64,
     /// Requests in progress, counted by the backend.
     active: Arc<AtomicU32>,
-    /// What it earns back in a round.
+    /// The effective weight it recovers in a round.
     unit: i64,
     max_fails: u32,
     fails: u32,
     fail_timeout: Duration,
     slow_start: Duration,
-    /// Its weight grows since then.
-    risen: Option<Millis>,
+    /// When its slow start began.
+    slow_since: Option<Millis>,
     accessed: Millis,
     checked: Millis,
 }
@@ -90,11 +95,11 @@ type Flags = u8;
 
 /// It has as many requests as `max_conns` allows.
 const FULL: Flags = 1;
-/// There is a reason not to ask it.
-const BARRED: Flags = 2;
+/// A reason keeps requests from it.
+const UNAVAILABLE: Flags = 2;
 /// This request has been sent to it before.
 const TRIED: Flags = 4;
-/// It has failed `max_fails` times: whether it may be asked depends on the time.
+/// It has failed `max_fails` times: whether it may be picked depends on the time.
 const FAILED: Flags = 8;
 /// It has less than its weight.
 const REDUCED: Flags = 16;
@@ -134,16 +139,16 @@ impl PeerState {
             fails: 0,
             fail_timeout: server.fail_timeout,
             slow_start: server.slow_start,
-            risen: None,
+            slow_since: None,
             accessed: Millis::default(),
             checked: Millis::default(),
         };
-        peer.set(BARRED, snapshot.barred);
+        peer.set(UNAVAILABLE, snapshot.unavailable);
         peer.set(FULL, snapshot.full);
         peer
     }
 
-    /// Whether it is well and has its whole weight: nearly all are, and nothing else has to be asked of them.
+    /// Whether it is available with its full weight: nearly all are, and nothing else has to be checked.
     #[inline]
     pub(super) fn is_ready(&self, side: Side) -> bool {
         self.flags == side.0
@@ -162,13 +167,13 @@ impl PeerState {
 
     /// Whether it may be picked now, be it a primary or a backup.
     pub(super) fn is_free(&self, now: Millis) -> bool {
-        self.flags & (FULL | BARRED | TRIED) == 0 && !self.is_left_alone(now)
+        self.flags & (FULL | UNAVAILABLE | TRIED) == 0 && !self.is_failed_out(now)
     }
 
-    /// What it gains in a round; where that is less than its weight, it earns some of that back.
+    /// What it gains in a round. A reduced weight recovers a step.
     pub(super) fn gain(&mut self) -> i64 {
         let gain = self.effective;
-        if self.risen.is_none() {
+        if self.slow_since.is_none() {
             self.effective = (self.effective + self.unit).min(self.weight);
             self.set(REDUCED, self.effective < self.weight);
         }
@@ -181,18 +186,18 @@ impl PeerState {
         self.active.load(atomic::Ordering::Relaxed) == 0
     }
 
-    /// What it has to do for its weight.
+    /// Its active requests for its weight.
     ///
-    /// A server whose weight still grows (`slow_start`) counts as if it had a part of a request more, the larger the
-    /// less it has of its weight: having nothing to do, it would otherwise be sent everything.
+    /// A server in its slow start counts as if it had a part of a request more, the larger the smaller its weight still
+    /// is: otherwise it would be sent everything while it is idle.
     #[inline]
     pub(super) fn load(&self) -> PeerLoad {
         let requests = u64::from(self.active.load(atomic::Ordering::Relaxed));
         let weight = self.listed_weight;
-        if self.flags & REDUCED == 0 || self.risen.is_none() {
+        if self.flags & REDUCED == 0 || self.slow_since.is_none() {
             return PeerLoad { requests, weight };
         }
-        // Both with the same factor: its weight is a part of what it will be.
+        // Both with the same factor: its weight is a share of what it will be.
         let share = self.effective.unsigned_abs() * WHOLE / self.weight.unsigned_abs();
         let share = share.clamp(1, WHOLE);
         PeerLoad {
@@ -208,85 +213,87 @@ impl PeerState {
         }
     }
 
-    /// Whether it is full, and could be asked otherwise.
+    /// Whether it is full, and available otherwise.
     fn is_full(&self) -> bool {
-        self.flags & (FULL | BARRED) == FULL
+        self.flags & (FULL | UNAVAILABLE) == FULL
     }
 
     /// Whether it has failed too often, too short a time ago.
-    fn is_left_alone(&self, now: Millis) -> bool {
+    fn is_failed_out(&self, now: Millis) -> bool {
         self.flags & FAILED != 0 && now.since(self.checked) <= self.fail_timeout
     }
 
-    /// Takes the weight that time has given it, where its weight grows with time.
+    /// Raises the weight of a server in its slow start.
     fn grow(&mut self, now: Millis) {
-        let Some(risen) = self.risen else {
+        let Some(slow_since) = self.slow_since else {
             return;
         };
-        let (elapsed, whole) = (now.since(risen).as_millis(), self.slow_start.as_millis());
+        let (elapsed, whole) = (
+            now.since(slow_since).as_millis(),
+            self.slow_start.as_millis(),
+        );
         if elapsed >= whole {
-            self.risen = None;
+            self.slow_since = None;
             self.effective = self.weight;
             self.set(REDUCED, false);
             return;
         }
         let share = u128::from(self.weight.unsigned_abs()) * elapsed / whole;
-        // At least something, or the only one left would never be asked.
+        // At least 1, or the only one left would never be picked.
         self.effective = i64::try_from(share).unwrap_or(self.weight).max(1);
     }
 
-    /// It can be asked again after a time in which it could not.
-    fn rise(&mut self, now: Millis) {
+    /// Begins a slow start: it can be picked again.
+    fn start_slowly(&mut self, now: Millis) {
         if !self.slow_start.is_zero() {
-            self.risen = Some(now);
+            self.slow_since = Some(now);
             self.effective = 1;
             self.set(REDUCED, true);
         }
     }
 
-    /// The backend says something else of itself than before.
+    /// Takes in a change of the backend.
     fn update(&mut self, snapshot: BackendSnapshot, now: Millis) {
-        if self.flags & BARRED != 0 && !snapshot.barred {
-            self.rise(now);
+        if self.flags & UNAVAILABLE != 0 && !snapshot.unavailable {
+            self.start_slowly(now);
         }
-        self.set(BARRED, snapshot.barred);
+        self.set(UNAVAILABLE, snapshot.unavailable);
         self.set(FULL, snapshot.full);
     }
 
-    /// It is asked.
+    /// It is picked.
     fn choose(&mut self, now: Millis) {
-        // One that is asked to see whether it is well again is left alone until it has answered.
+        // After a probe, a failed server receives nothing until it has responded.
         if now.since(self.checked) > self.fail_timeout {
             self.checked = now;
         }
     }
 
-    fn failed(&mut self, now: Millis) -> FailResult {
+    fn failed(&mut self, now: Millis) -> bool {
         self.fails = self.fails.saturating_add(1);
         self.accessed = now;
         self.checked = now;
         if self.max_fails == 0 {
-            return FailResult::Keep;
+            return false;
         }
         let loss = self.weight / i64::from(self.max_fails);
         self.effective = (self.effective - loss).max(0);
-        // Time alone does not give it weight any more.
-        self.risen = None;
+        // Its slow start is over.
+        self.slow_since = None;
         self.set(REDUCED, self.effective < self.weight);
-        if self.fails < self.max_fails {
-            return FailResult::Keep;
+        let disabled = self.fails >= self.max_fails;
+        if disabled {
+            self.set(FAILED, true);
         }
-        self.set(FAILED, true);
-        FailResult::Disable
+        disabled
     }
 
     fn succeeded(&mut self) {
-        // Only the response to a probe clears what is remembered: any other may be to a request that was sent before
-        // the failures.
+        // Only the response to a probe clears the failures: any other may be to a request that was sent before them.
         if self.accessed < self.checked {
             self.fails = 0;
             self.set(FAILED, false);
-            self.rise(self.checked);
+            self.start_slowly(self.checked);
         }
     }
 }
@@ -298,73 +305,48 @@ impl PeerLoad {
         weight: 0,
     };
 
-    /// Whether it is that of a server without requests and with its whole weight.
+    /// Whether it is that of an idle server with its full weight.
     pub(super) fn is_zero(&self) -> bool {
         self.requests == 0
     }
 
-    /// The same comparison between servers that have their whole weight: 32 bits each, and nothing overflows.
+    /// Compares two fractions of 64 bits.
+    #[inline]
+    pub(super) fn compare(&self, other: &Self) -> Ordering {
+        let cross = |one: &Self, other: &Self| u128::from(one.requests) * u128::from(other.weight);
+        cross(self, other).cmp(&cross(other, self))
+    }
+
+    /// The same where both have their full weight: 32 bits each, so nothing overflows.
     #[inline]
     pub(super) fn compare_whole(&self, other: &Self) -> Ordering {
         (self.requests * other.weight).cmp(&(other.requests * self.weight))
     }
 }
 
-impl PartialEq for PeerLoad {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for PeerLoad {}
-
-impl PartialOrd for PeerLoad {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for PeerLoad {
-    #[inline]
-    fn cmp(&self, other: &Self) -> Ordering {
-        let cross = |one: &Self, other: &Self| u128::from(one.requests) * u128::from(other.weight);
-        cross(self, other).cmp(&cross(other, self))
-    }
-}
-
 const WHOLE: u64 = 1024;
 
-/// Every server of an upstream, in the order of its backends.
+/// The state of all servers of an upstream, in the order of its backends.
 #[derive(Debug)]
 pub(super) struct PeerStates {
     all: Vec<PeerState>,
     unit: i64,
 }
 
-/// A server that comes among those of an upstream.
+/// A server that is added, or that may have changed.
 #[derive(Debug)]
 pub(super) struct Member<'s> {
     pub(super) server: &'s UpstreamServer,
     pub(super) snapshot: BackendSnapshot,
     pub(super) active: &'s Arc<AtomicU32>,
-    /// Whether it is new in its place, or the same as before.
+    /// Whether it is another server than before at its place.
     pub(super) new: bool,
 }
 
-/// What came of a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::upstream) enum FailResult {
-    /// It receives no requests for `fail_timeout` from now.
-    Disable,
-    /// It goes on.
-    Keep,
-}
-
 impl PeerStates {
-    /// Those of these servers; `slow` if the weight of one may grow with time.
-    pub(super) fn new<'s>(slow: bool, members: impl Iterator<Item = Member<'s>>) -> Self {
-        let unit = if slow { FINE } else { 1 };
+    /// `slow_start`: whether one of them has a slow start.
+    pub(super) fn new<'s>(slow_start: bool, members: impl Iterator<Item = Member<'s>>) -> Self {
+        let unit = if slow_start { FINE } else { 1 };
         let members = members.enumerate();
         let all = members.map(|(index, member)| PeerState::new(index, &member, unit));
         Self {
@@ -373,7 +355,7 @@ impl PeerStates {
         }
     }
 
-    /// The servers are these from now on.
+    /// Sets the servers.
     pub(super) fn renew<'s>(&mut self, members: impl Iterator<Item = Member<'s>>, now: Millis) {
         let mut known = std::mem::take(&mut self.all).into_iter();
         for member in members {
@@ -384,7 +366,7 @@ impl PeerStates {
                 }
                 _ => {
                     let mut peer = PeerState::new(self.all.len(), &member, self.unit);
-                    peer.rise(now);
+                    peer.start_slowly(now);
                     peer
                 }
             };
@@ -392,7 +374,7 @@ impl PeerStates {
         }
     }
 
-    /// The server to ask next, if there is one that may be asked.
+    /// The next server, if one can be picked.
     pub(super) fn pick(
         &mut self,
         balancer: &mut impl Balance,
@@ -402,8 +384,8 @@ impl PeerStates {
         self.mark(tried, true);
         let mut picked = balancer.pick(&mut self.all, tried, now);
         if picked.is_none() && !tried.backups {
-            // For the rest of this request only backups are asked, as in nginx: a primary that comes back meanwhile
-            // serves the next one.
+            // For the rest of this request only backups are picked, as in nginx: a primary that recovers meanwhile serves
+            // the next request.
             tried.backups = true;
             picked = balancer.pick(&mut self.all, tried, now);
         }
@@ -420,33 +402,33 @@ impl PeerStates {
         }
     }
 
-    /// Whether a server that has not been asked is full, and could be asked otherwise.
-    pub(super) fn is_crowded(&self, tried: &TriedPeers) -> bool {
+    /// Whether a server that was not tried is full, and available otherwise.
+    pub(super) fn has_full_peer(&self, tried: &TriedPeers) -> bool {
         let full = |(index, peer): (usize, &PeerState)| {
             peer.is_full() && !tried.tried().any(|tried| tried == index)
         };
         self.all.iter().enumerate().any(full)
     }
 
-    /// What a server says of itself has changed.
-    pub(super) fn consider(&mut self, index: usize, snapshot: BackendSnapshot, now: Millis) {
+    /// Takes in a change of a backend.
+    pub(super) fn refresh(&mut self, index: usize, snapshot: BackendSnapshot, now: Millis) {
         if let Some(peer) = self.all.get_mut(index) {
             peer.update(snapshot, now);
         }
     }
 
-    /// The server did not respond, or not as it should.
-    pub(super) fn failed(&mut self, index: usize, now: Millis) -> FailResult {
+    /// Counts a failure; returns whether it disables the server for `fail_timeout`.
+    pub(super) fn failed(&mut self, index: usize, now: Millis) -> bool {
         self.all[index].failed(now)
     }
 
-    /// The server responded.
+    /// Takes in a good response.
     pub(super) fn succeeded(&mut self, index: usize) {
         self.all[index].succeeded();
     }
 
-    /// Whether a success would change anything.
-    pub(super) fn is_blemished(&self, index: usize) -> bool {
+    /// Whether a good response would change anything.
+    pub(super) fn has_failures(&self, index: usize) -> bool {
         self.all[index].fails > 0
     }
 
@@ -456,51 +438,50 @@ impl PeerStates {
     }
 }
 
-/// A weight of 1 in the finest steps that a weight grows in.
+/// The steps of a weight of 1 in a slow start.
 const FINE: i64 = 256;
 
-/// The servers a request has been sent to; none is asked twice.
+/// The servers a request was sent to; none is picked twice.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct TriedPeers {
-    // Nearly every request is answered by the first: no allocation for it.
+    // Nearly every request is served by the first: no allocation for it.
     first: Option<usize>,
     others: Vec<usize>,
-    /// No primary could be asked, and none is asked any more.
+    /// No primary could be picked, and none is any more.
     pub(super) backups: bool,
-    /// Where servers are sought by what the request is. Boxed: most are not.
+    /// For balancers that search. Boxed: most do not.
     pub(super) search: Option<Box<HashSearch>>,
 }
 
-/// A search for a server that goes on where it has stopped, from one try to the next.
+/// A search for a server; the next attempt goes on where it stopped.
 #[derive(Debug, Default)]
 pub(super) struct HashSearch {
     /// What is hashed.
     pub(super) key: Vec<u8>,
-    /// Where the search has got to.
+    /// The position of the search.
     pub(super) hash: u64,
-    /// How often it has been hashed.
+    /// How often the key has been hashed.
     pub(super) hashed: u32,
-    /// How often it found a server that could not be asked.
+    /// How often it found a server that could not be picked.
     pub(super) misses: u32,
 }
 
 impl TriedPeers {
-    /// Where the next server is sought.
+    /// The side of the next server.
     pub(super) fn side(&self) -> Side {
         Side(if self.backups { BACKUP } else { 0 })
     }
 
-    /// Those asked so far, in their order.
+    /// The servers so far, in their order.
     pub(super) fn tried(&self) -> impl Iterator<Item = usize> + Clone {
         self.first.iter().chain(&self.others).copied()
     }
 
-    /// Whether none was.
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// No server could be asked, which may have changed: the search begins again, but for servers that were asked.
+    /// Begins again, without the servers it was sent to: their state may have changed.
     pub(in crate::upstream) fn begin_again(&mut self) {
         self.backups = false;
         if let Some(search) = &mut self.search {
@@ -517,13 +498,71 @@ impl TriedPeers {
 }
 
 impl HashSearch {
-    /// One more could not be asked.
-    pub(super) fn miss(&mut self) {
-        self.misses += 1;
+    /// Goes through the indices that `next` leads to, up to one that can be picked. After 20 misses, as in nginx, round
+    /// robin picks.
+    pub(super) fn find(
+        &mut self,
+        peers: &[PeerState],
+        now: Millis,
+        mut next: impl FnMut(&mut Self) -> Option<usize>,
+    ) -> Option<usize> {
+        while self.misses <= MOST_MISSES {
+            let index = next(self)?;
+            if peers[index].is_free(now) {
+                return Some(index);
+            }
+            self.misses += 1;
+        }
+        None
     }
+}
 
-    /// Whether it has missed so often that round robin picks instead; nginx's number.
-    pub(super) fn is_over(&self) -> bool {
-        self.misses > 20
+/// How many servers a search finds that cannot be picked before it ends.
+pub(super) const MOST_MISSES: u32 = 20;
+
+/// nginx's smooth weighted round robin among the peers on this side that are `wanted`: each gains its effective weight,
+/// and the one with the highest current weight is picked and pays what all gained.
+// The ready peers come first and the others after them: a loop without calls costs half as much, and four at a time cost
+// less than one by one.
+#[inline]
+pub(super) fn round_robin(
+    peers: &mut [PeerState],
+    side: Side,
+    now: Millis,
+    wanted: impl Fn(&PeerState) -> bool,
+) -> Option<usize> {
+    let (mut total, mut highest, mut best) = (0, i64::MIN, usize::MAX);
+    let mut others = false;
+    let mut gain = |peer: &mut PeerState| {
+        if !peer.is_ready(side) {
+            others = true;
+        } else if wanted(peer) {
+            peer.current += peer.effective;
+            total += peer.effective;
+            // Of several that are equal the first in the file.
+            if peer.current > highest {
+                (highest, best) = (peer.current, peer.index);
+            }
+        }
+    };
+    let (fours, rest) = peers.as_chunks_mut::<4>();
+    for four in fours {
+        four.iter_mut().for_each(&mut gain);
     }
+    rest.iter_mut().for_each(gain);
+    if others {
+        for peer in &mut *peers {
+            if peer.is_ready(side) || !peer.is_usable(side, now) || !wanted(peer) {
+                continue;
+            }
+            let gain = peer.gain();
+            peer.current += gain;
+            total += gain;
+            if peer.current > highest || peer.current == highest && peer.index < best {
+                (highest, best) = (peer.current, peer.index);
+            }
+        }
+    }
+    peers.get_mut(best)?.current -= total;
+    Some(best)
 }

@@ -1,10 +1,7 @@
-//! nginx's `random two least_conn`: two servers are drawn by lot, by weight; the less loaded one is picked.
-
-use std::hash::{BuildHasher, RandomState};
+//! nginx's `random two least_conn`: two servers are drawn at random, by weight; the less loaded one is picked.
 
 use super::hash::WeightTable;
-use super::peers::{Balance, HashSearch, PeerState, SelectionKey, TriedPeers};
-use super::round_robin;
+use super::peers::{Balance, HashSearch, MOST_MISSES, PeerState, SelectionKey};
 use crate::clock::Millis;
 use crate::config::plan;
 use crate::upstream::backend::Backend;
@@ -12,90 +9,62 @@ use crate::upstream::backend::Backend;
 /// `balance: random`.
 #[derive(Debug)]
 pub(super) struct Random {
-    shares: WeightTable,
-    lot: Lot,
+    weights: WeightTable,
+    random: fastrand::Rng,
 }
 
 impl Balance for Random {
-    fn new(plan: &plan::Upstream) -> Self {
-        let seed = RandomState::new().hash_one(plan.servers.len());
+    fn new(_plan: &plan::Upstream) -> Self {
         Self {
-            shares: WeightTable::default(),
-            lot: Lot::new(seed),
+            weights: WeightTable::default(),
+            random: fastrand::Rng::new(),
         }
     }
 
     fn selection_key(_method: &plan::Balance) -> SelectionKey {
-        SelectionKey::Chance
+        SelectionKey::Random
     }
 
     fn members_changed(&mut self, members: &[&Backend]) {
-        self.shares = WeightTable::new(members);
+        self.weights = WeightTable::of_members(members);
     }
 
-    fn pick(
+    fn search(
         &mut self,
-        peers: &mut [PeerState],
-        tried: &mut TriedPeers,
+        peers: &[PeerState],
+        search: &mut HashSearch,
         now: Millis,
     ) -> Option<usize> {
-        let search = tried.search.as_deref_mut();
-        let found = search.and_then(|search| self.draw(peers, search, now));
-        found.or_else(|| round_robin::pick(peers, tried.side(), now, |_| true))
-    }
-}
-
-impl Random {
-    fn draw(&mut self, peers: &[PeerState], search: &mut HashSearch, now: Millis) -> Option<usize> {
         let mut first = None;
-        while !search.is_over() {
-            let index = self.shares.of(self.lot.draw())?;
+        while search.misses <= MOST_MISSES {
+            let index = self.weights.index_of(self.random.u64(..))?;
             if first != Some(index) && peers[index].is_free(now) {
                 match first {
                     // The second, if they are equal.
-                    Some(first) if peers[index].load() > peers[first].load() => {
+                    Some(first) if peers[index].load().compare(&peers[first].load()).is_gt() => {
                         return Some(first);
                     }
                     Some(_) => return Some(index),
                     None => first = Some(index),
                 }
             }
-            search.miss();
+            search.misses += 1;
         }
         None
     }
 }
 
-/// Numbers that need not be unguessable: xorshift, with Marsaglia's shifts.
-#[derive(Debug)]
-struct Lot(u64);
-
-impl Lot {
-    fn new(seed: u64) -> Self {
-        Self(seed | 1)
-    }
-
-    fn draw(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        // The lower bits are the weaker ones.
-        self.0 >> 11
-    }
-}
-
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]
-    fn lots_reach_every_server_by_weight() {
-        let shares = WeightTable::of_weights([(0, 1), (1, 8), (2, 1)].into_iter());
-        let mut lot = Lot::new(0x9e37_79b9_7f4a_7c15);
+    fn random_numbers_reach_every_server_by_weight() {
+        let weights = WeightTable::new([(0, 1), (1, 8), (2, 1)].into_iter());
+        let mut random = fastrand::Rng::with_seed(7);
         let mut found = [0; 3];
         for _ in 0..10_000 {
-            found[shares.of(lot.draw()).unwrap()] += 1;
+            found[weights.index_of(random.u64(..)).unwrap()] += 1;
         }
         assert!(
             found[0] > 800 && found[2] > 800 && found[1] > 7_500,

@@ -1,40 +1,24 @@
-//! HTTP/1.1 as a client speaks it.
+//! HTTP/1.1 to backends: response headers and bodies are taken off the front of the bytes that were read.
 //!
-//! Nothing in here waits, and nobody in here owns a connection: heads and chunks are taken off the front of what was
-//! read, requests are written as far as they go. Whoever has the connection does the waiting, in one future,
-//! so that an exchange costs no task, no channel and no wake-up of its own.
+//! Nothing in here waits or owns a connection, so that an exchange is one future and needs no task, no channel and no
+//! wake-up of its own.
 //!
-//! The head of an answer: where it ends, what it says, and how the body after it is delimited.
+//! Framing is strict. A backend that sends two lengths, a length that is not a number, or a length and a transfer coding
+//! is broken or used in an attack: where the next response begins is uncertain, so the response is refused and the
+//! connection closed. That holds for responses without a body too (HEAD, 204, 304): the next reader may not know what
+//! was asked.
 //!
-//! Framing is strict. A backend that gives two lengths, a length that is not a number, or both kinds of length is
-//! either broken or being used against us: what follows cannot be told apart from the next answer for sure, so the
-//! answer is refused and the connection never used again. That holds where an answer has no body, too (HEAD, 204,
-//! 304): whoever reads it after us may not know what was asked.
-//!
-//! An answer's body, taken off what was read: as slices of it, never as copies.
-//!
-//! When a block of header fields that is still arriving is worth parsing.
-//!
-//! A parser begins at the first byte each time. Run for every piece that arrives, a head that a backend drips byte by byte
-//! would cost the square of its length.
-//!
-//! Lines in the head of an answer that are no fields, because there is no colon in them: a word that a script has printed, or
-//! the status line twice, as IIS sends it.
-//!
-//! nginx passes them over or makes fields without a value of them. They say nothing about where the answer ends, so they are
-//! skipped. A line that begins with a space continues the one before it, and one with a control character in it is
-//! not text: answers with those stay refused.
-//!
-//! The chunked coding, decoded in place: data leaves as slices of what was read.
-//!
-//! As strict in its trailers as in its lines ([`ChunkScanner`]): each ends with CR LF.
+//! Header lines without a colon are skipped: a message that a script printed, or the status line twice, as IIS sends it.
+//! nginx ignores them too; they say nothing about where the response ends. A line that begins with a space continues
+//! the one before it, and one with a control character is not text: responses with those are refused.
 
+#[cfg(any(fuzzing, test))]
+pub(super) mod fuzzing;
 pub(super) mod request;
 #[cfg(test)]
 mod tests;
 
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
@@ -43,90 +27,81 @@ use hyper::ext::ReasonPhrase;
 use memchr::{memchr, memchr_iter};
 use smallvec::SmallVec;
 
-use super::RequestHeadForm;
 use super::error::InvalidResponse;
 use crate::message::headers::{passes_unchanged, spare};
 use crate::message::{ChunkEvent, ChunkScanner, MalformedChunk, PrebuiltResponse, RawHeaders};
 
-/// The head of an answer.
+/// The headers of a response.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
-    /// Empty where it is written out.
+    /// Empty where they are raw.
     pub(super) headers: HeaderMap,
-    /// Written out, if that was wanted and can be done.
-    pub(super) lines: Option<RawHeaders>,
-    /// How its body is read.
-    pub(super) reading: BodyFraming,
-    /// Whether the connection may carry another request once the body has ended.
+    /// The headers as bytes, where that was wanted and is possible.
+    pub(super) raw: Option<RawHeaders>,
+    /// How the body is read.
+    pub(super) framing: BodyFraming,
+    /// Whether the connection may carry another request after the body.
     pub(super) reusable: bool,
     version: Version,
-    // Only one that is not the usual one.
+    /// Unless it is the usual one.
     reason: Option<ReasonPhrase>,
 }
 
-/// Reads the heads of a response off a connection while they arrive.
+/// Reads the headers of a response while they arrive.
 #[derive(Debug, Default)]
 pub(super) struct HeadReader {
     scan: HeadBlockScan,
-    heard: bool,
-    skipped: bool,
+    /// Something has arrived.
+    pub(super) has_data: bool,
+    /// Lines without a colon were skipped.
+    pub(super) has_skipped: bool,
 }
 
 impl HeadReader {
-    /// Takes the next head, of a response to `method` and with at most so many fields, off the front of what was read; `None`
-    /// while it is incomplete.
+    /// Takes the next headers, of a response to `method` and at most so many fields, off the front of what was read;
+    /// `None` while they are incomplete.
     #[inline]
     pub(super) fn next(
         &mut self,
         read: &mut BytesMut,
         method: &Method,
-        form: RequestHeadForm,
+        raw_headers: bool,
         most: usize,
     ) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
-        self.heard |= !read.is_empty();
+        self.has_data |= !read.is_empty();
         skip_empty_lines(read);
         if !self.scan.is_due(read, ResponseHead::LARGEST) {
             return Ok(None);
         }
-        let parsed = ResponseHead::parse(read, method, form, most, &mut self.scan);
+        let parsed = ResponseHead::parse(read, method, raw_headers, most, &mut self.scan);
         if let Err(InvalidResponse::Unreadable(httparse::Error::HeaderName)) = parsed {
-            return self.parse_without_stray_lines(read, method, form, most);
+            return self.parse_without_stray_lines(read, method, raw_headers, most);
         }
         parsed
     }
 
-    /// Parses a head in which a line may have no colon.
+    /// Parses headers in which a line may have no colon.
     #[cold]
     fn parse_without_stray_lines(
         &mut self,
         read: &mut BytesMut,
         method: &Method,
-        form: RequestHeadForm,
+        raw_headers: bool,
         most: usize,
     ) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
         match without_stray_lines(read, ResponseHead::LARGEST) {
             StrayLines::Incomplete => Ok(None),
             StrayLines::Nothing => Err(InvalidResponse::Unreadable(httparse::Error::HeaderName)),
             StrayLines::Removed => {
-                self.skipped = true;
-                ResponseHead::parse(read, method, form, most, &mut self.scan)
+                self.has_skipped = true;
+                ResponseHead::parse(read, method, raw_headers, most, &mut self.scan)
             }
         }
     }
-
-    /// Whether anything at all has arrived.
-    pub(super) fn has_heard(&self) -> bool {
-        self.heard
-    }
-
-    /// Whether lines were skipped because there was no colon in them.
-    pub(super) fn has_skipped(&self) -> bool {
-        self.skipped
-    }
 }
 
-/// Takes empty lines off the front: the parser would pass over them again each time.
+/// Takes empty lines off the front: the parser would skip them again each time.
 fn skip_empty_lines(read: &mut BytesMut) {
     loop {
         match **read {
@@ -138,14 +113,14 @@ fn skip_empty_lines(read: &mut BytesMut) {
 }
 
 impl ResponseHead {
-    /// Takes the head of an answer to `method` off the front of what was read, with at most so many fields; `None` while it
-    /// is incomplete. After one that is complete, `scan` is for the next.
+    /// Takes the headers of a response to `method` off the front of what was read; `None` while they are incomplete.
+    /// After complete ones, `scan` is for the next.
     // Not inlined: it needs a large stack frame, and most calls of `next` find that nothing new has arrived.
     #[inline(never)]
     fn parse(
         read: &mut BytesMut,
         method: &Method,
-        form: RequestHeadForm,
+        raw_headers: bool,
         most: usize,
         scan: &mut HeadBlockScan,
     ) -> Result<Option<Box<Self>>, InvalidResponse> {
@@ -177,53 +152,53 @@ impl ResponseHead {
             .filter(|reason| Some(*reason) != status.canonical_reason())
             .and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok());
 
-        let first = StatusLine {
+        let mut head = Box::new(Self {
             status,
+            headers: spare(),
+            raw: None,
+            framing: BodyFraming::Length(0),
+            reusable: false,
             version,
             reason,
-        };
-        if form == RequestHeadForm::Lines
-            && first.reason.is_none()
+        });
+        if raw_headers
+            && head.reason.is_none()
             && PrebuiltResponse::can_complete(method, status)
-            && let Some((lines, ends)) = written(parsed.headers)
+            && let Some((raw, fields)) = raw(parsed.headers)
         {
-            let (reading, reusable) = ends.judge(status, version, method)?;
-            let come = read.len() - length;
-            if reading.is_all_in(come) && lines.fits(come) {
+            (head.framing, head.reusable) = fields.framing(status, version, method)?;
+            let body = read.len() - length;
+            if head.framing.is_all_in(body) && raw.fits(body) {
                 read.advance(length);
-                let lines = Some(lines);
-                return Ok(Some(first.head(spare(), lines, reading, reusable)));
+                head.raw = Some(raw);
+                return Ok(Some(head));
             }
         }
-        // The fields are noted as places: they borrow what is about to be split.
+        // The fields are noted as positions: they borrow what is about to be split.
         let start = read.as_ptr().addr();
-        let places: SmallVec<[FieldSpans; USUAL_FIELDS]> = parsed
-            .headers
-            .iter()
-            .map(|field| FieldSpans {
-                name: ByteRange::of(field.name.as_bytes(), start),
-                value: ByteRange::of(field.value, start),
-            })
+        let fields = parsed.headers.iter();
+        let spans: SmallVec<[FieldSpans; USUAL_FIELDS]> = fields
+            .map(|field| (span(field.name.as_bytes(), start), span(field.value, start)))
             .collect();
-        let (headers, ends) = mapped(&read.split_to(length).freeze(), &places)?;
-        let (reading, reusable) = ends.judge(status, version, method)?;
-        Ok(Some(first.head(headers, None, reading, reusable)))
+        let fields = fill(&mut head.headers, &read.split_to(length).freeze(), &spans)?;
+        (head.framing, head.reusable) = fields.framing(status, version, method)?;
+        Ok(Some(head))
     }
 
-    /// One that came over HTTP/2, where bodies are none of its business.
-    pub(super) fn streamed(status: StatusCode, headers: HeaderMap) -> Box<Self> {
+    /// The headers of a response over HTTP/2, which frames bodies itself.
+    pub(super) fn http2(status: StatusCode, headers: HeaderMap) -> Box<Self> {
         Box::new(Self {
             status,
             headers,
-            lines: None,
-            reading: BodyFraming::nothing(),
+            raw: None,
+            framing: BodyFraming::Length(0),
             reusable: false,
             version: Version::HTTP_2,
             reason: None,
         })
     }
 
-    /// The answer, with this for its body.
+    /// The response with this body.
     pub(super) fn into_response<B>(self, body: B) -> Response<B> {
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
@@ -235,36 +210,8 @@ impl ResponseHead {
         response
     }
 
-    /// Bytes of a head. nginx's default is 4k or 8k; a backend that needs more than this is broken.
+    /// Bytes of headers. nginx's default is 4k or 8k; a backend that needs more than this is broken.
     pub(super) const LARGEST: usize = 64 * 1024;
-}
-
-/// The first line of a head.
-#[derive(Debug)]
-struct StatusLine {
-    status: StatusCode,
-    version: Version,
-    reason: Option<ReasonPhrase>,
-}
-
-impl StatusLine {
-    fn head(
-        self,
-        headers: HeaderMap,
-        lines: Option<RawHeaders>,
-        reading: BodyFraming,
-        reusable: bool,
-    ) -> Box<ResponseHead> {
-        Box::new(ResponseHead {
-            status: self.status,
-            headers,
-            lines,
-            reading,
-            reusable,
-            version: self.version,
-            reason: self.reason,
-        })
-    }
 }
 
 fn status(code: Option<u16>) -> Result<StatusCode, InvalidResponse> {
@@ -272,38 +219,40 @@ fn status(code: Option<u16>) -> Result<StatusCode, InvalidResponse> {
         .ok_or(InvalidResponse::Unreadable(httparse::Error::Status))
 }
 
-/// The fields at these places in a map, and what they say of where the answer ends.
-fn mapped(
+/// Adds the fields at these positions to a map; returns what they say about framing.
+fn fill(
+    headers: &mut HeaderMap,
     text: &Bytes,
-    places: &[FieldSpans],
-) -> Result<(HeaderMap, FramingFields), InvalidResponse> {
-    let (mut headers, mut ends) = (spare(), FramingFields::default());
-    headers.reserve(places.len() + SPARE);
-    for place in places {
-        let name = HeaderName::from_bytes(&text[place.name.range()])
+    spans: &[FieldSpans],
+) -> Result<FramingFields, InvalidResponse> {
+    let mut framing = FramingFields::default();
+    headers.reserve(spans.len() + ADDED_FIELDS);
+    let range = |span: &Span| span.0 as usize..span.1 as usize;
+    for (name, value) in spans {
+        let name = HeaderName::from_bytes(&text[range(name)])
             .map_err(|_| InvalidResponse::Unreadable(httparse::Error::HeaderName))?;
-        let value = HeaderValue::from_maybe_shared(text.slice(place.value.range()))
+        let value = HeaderValue::from_maybe_shared(text.slice(range(value)))
             .map_err(|_| InvalidResponse::Unreadable(httparse::Error::HeaderValue))?;
-        ends.note(name.as_ref(), value.as_bytes());
+        framing.note(name.as_ref(), value.as_bytes());
         headers.append(name, value);
     }
-    Ok((headers, ends))
+    Ok(framing)
 }
 
-/// The fields written out, and what they say of where the answer ends; `None` if one of them is not passed on as it is.
-fn written(fields: &[httparse::Header<'_>]) -> Option<(RawHeaders, FramingFields)> {
-    let (mut lines, mut ends) = (RawHeaders::empty(), FramingFields::default());
+/// The fields as bytes, and what they say about framing; `None` if one of them is not passed on as it is.
+fn raw(fields: &[httparse::Header<'_>]) -> Option<(RawHeaders, FramingFields)> {
+    let (mut raw, mut framing) = (RawHeaders::empty(), FramingFields::default());
     for field in fields {
-        let name = lines.add(field.name.as_bytes(), field.value);
+        let name = raw.add(field.name.as_bytes(), field.value);
         if !passes_unchanged(name) {
             return None;
         }
-        ends.note(name, field.value);
+        framing.note(name, field.value);
     }
-    Some((lines, ends))
+    Some((raw, framing))
 }
 
-/// What the fields say of where the answer and the connection end.
+/// What the fields say about where the response and the connection end.
 #[derive(Debug, Default)]
 struct FramingFields {
     length: Option<u64>,
@@ -313,7 +262,7 @@ struct FramingFields {
 }
 
 impl FramingFields {
-    /// Hears a field, its name in lower case.
+    /// Takes in a field, its name in lower case.
     fn note(&mut self, name: &[u8], value: &[u8]) {
         if name == b"content-length" {
             let length = number(value).filter(|_| self.length.is_none());
@@ -323,7 +272,7 @@ impl FramingFields {
             self.length = length.or(self.length);
         } else if name == b"transfer-encoding" {
             let known = value.eq_ignore_ascii_case(b"chunked");
-            // From a backend of HTTP/1.0, too: there is one way to read it, unless there is a length as well.
+            // From a backend of HTTP/1.0 too: there is one way to read it, unless there is a length as well.
             if self.chunked || !known {
                 self.invalid = Some(InvalidResponse::TransferEncoding);
             }
@@ -336,18 +285,18 @@ impl FramingFields {
     }
 
     /// How the body is read, and whether the connection can be used after it.
-    fn judge(
+    fn framing(
         self,
         status: StatusCode,
         version: Version,
         method: &Method,
     ) -> Result<(BodyFraming, bool), InvalidResponse> {
-        // As in nginx not to a backend of HTTP/1.0, whatever it says: it has no way to take a body of unknown length.
+        // As in nginx never with a backend of HTTP/1.0: it cannot take a body of unknown length.
         let open = version == Version::HTTP_11 && !self.close;
-        // Nothing that follows is HTTP; whether that was asked for, whoever asked knows.
+        // What follows is not HTTP. Whether an upgrade was asked for, the caller checks.
         let open = open && status != StatusCode::SWITCHING_PROTOCOLS;
         if status.is_informational() {
-            return Ok((BodyFraming::nothing(), open));
+            return Ok((BodyFraming::Length(0), open));
         }
         if let Some(invalid) = self.invalid {
             return Err(invalid);
@@ -358,41 +307,26 @@ impl FramingFields {
         let bodiless = *method == Method::HEAD
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         Ok(match self.length {
-            _ if bodiless => (BodyFraming::nothing(), open),
-            _ if self.chunked => (BodyFraming::chunked(), open),
+            _ if bodiless => (BodyFraming::Length(0), open),
+            _ if self.chunked => (BodyFraming::Chunked(ChunkDecoder::default()), open),
             Some(length) => (BodyFraming::Length(length), open),
             None => (BodyFraming::UntilClose, false),
         })
     }
 }
 
-/// Where in a head a field is.
+/// The first byte of a part, and the first after it.
 // Small, because there is room for many of them.
-#[derive(Debug, Clone, Copy, Default)]
-struct FieldSpans {
-    name: ByteRange,
-    value: ByteRange,
-}
+type Span = (u32, u32);
 
-#[derive(Debug, Clone, Copy, Default)]
-struct ByteRange {
-    from: u32,
-    to: u32,
-}
+/// The positions of a field's name and value.
+type FieldSpans = (Span, Span);
 
-impl ByteRange {
-    /// Where `part` is in the text that starts at this address; a head is never longer than [`ResponseHead::LARGEST`].
-    fn of(part: &[u8], start: usize) -> Self {
-        let from = part.as_ptr().addr() - start;
-        Self {
-            from: from as u32,
-            to: (from + part.len()) as u32,
-        }
-    }
-
-    fn range(self) -> Range<usize> {
-        self.from as usize..self.to as usize
-    }
+/// The position of `part` in the text that starts at this address; headers are never longer than
+/// [`ResponseHead::LARGEST`].
+fn span(part: &[u8], start: usize) -> Span {
+    let from = part.as_ptr().addr() - start;
+    (from as u32, (from + part.len()) as u32)
 }
 
 /// Digits and nothing else: `u64::from_str` would take a sign.
@@ -404,42 +338,33 @@ fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// How many fields a head may have that is parsed without asking for memory.
+/// Fields that are parsed without allocating.
 const FEW_FIELDS: usize = 100;
-/// How many it mostly has at most.
+/// Fields of a usual response.
 const USUAL_FIELDS: usize = 24;
 /// Fields that may be added on the way to the client (`Connection`): the map need not grow for them.
-const SPARE: usize = 1;
+const ADDED_FIELDS: usize = 1;
 
-/// What is left of a body.
+/// How the rest of a body is delimited.
 #[derive(Debug)]
 pub(super) enum BodyFraming {
     Chunked(ChunkDecoder),
-    /// So many bytes.
+    /// By the number of bytes left.
     Length(u64),
-    /// All that comes.
+    /// By the end of the connection.
     UntilClose,
 }
 
-/// What comes next in a body.
+/// The next part of a body.
 #[derive(Debug)]
 pub(super) enum BodyChunk {
     Data(Bytes),
-    /// The end, with what came after the body.
+    /// The end, with the trailers.
     End(Option<HeaderMap>),
 }
 
 impl BodyFraming {
-    /// No body.
-    pub(super) fn nothing() -> Self {
-        Self::Length(0)
-    }
-
-    pub(super) fn chunked() -> Self {
-        Self::Chunked(ChunkDecoder::default())
-    }
-
-    /// The next piece, off the front of what was read; `None` if more has to be read first.
+    /// The next part, as a slice of what was read; `None` if more has to be read first.
     pub(super) fn next(
         &mut self,
         read: &mut BytesMut,
@@ -453,7 +378,7 @@ impl BodyFraming {
         })
     }
 
-    /// The end, if nothing but it comes next and it is there already.
+    /// The end, if it comes next and has been read already.
     pub(super) fn end(&mut self, read: &mut BytesMut) -> Option<Option<HeaderMap>> {
         match self {
             Self::Chunked(chunked) => chunked.end(read),
@@ -462,12 +387,12 @@ impl BodyFraming {
         }
     }
 
-    /// Whether so many bytes are enough for all that is left, and that is known.
+    /// Whether all that is left has this length at most, as far as that is known.
     pub(super) fn is_all_in(&self, bytes: usize) -> bool {
         matches!(self, Self::Length(left) if *left <= bytes as u64)
     }
 
-    /// All that is left, if its length is known and all of it has been read.
+    /// All that is left, if its length is known and it has been read.
     pub(super) fn take_all(&mut self, read: &mut BytesMut) -> Option<Bytes> {
         match self {
             Self::Length(left) if *left <= read.len() as u64 => Some(take(left, read)),
@@ -475,7 +400,6 @@ impl BodyFraming {
         }
     }
 
-    /// Whether the end of the connection is its end.
     pub(super) fn ends_with_connection(&self) -> bool {
         matches!(self, Self::UntilClose)
     }
@@ -488,28 +412,30 @@ impl BodyFraming {
     }
 }
 
-/// Takes what is there of `left` bytes.
+/// Takes up to `left` bytes.
 fn take(left: &mut u64, read: &mut BytesMut) -> Bytes {
     let length = usize::try_from(*left).map_or(read.len(), |left| left.min(read.len()));
     *left -= length as u64;
     read.split_to(length).freeze()
 }
 
-/// Decides when to parse a block: at first, where an empty line has arrived, and each time its length has doubled.
+/// Decides when a block of header fields that is still arriving is parsed: at first, when an empty line has arrived, and
+/// each time its length has doubled. A parser begins at the first byte each time: run for every read, headers that drip
+/// byte by byte would cost the square of their length.
 #[derive(Debug, Default)]
 struct HeadBlockScan {
-    // How much had arrived when it was last looked at, and when it was last parsed.
+    // The length when it was last looked at, and when it was last parsed.
     seen: usize,
     parsed: usize,
 }
 
 impl HeadBlockScan {
-    /// Whether to parse what has arrived of a block that may be as large as `largest`.
+    /// Whether to parse a block that may be as large as `largest`.
     fn is_due(&mut self, block: &[u8], largest: usize) -> bool {
         if block.len() <= self.seen {
             return false;
         }
-        // An empty line may have begun in what was seen.
+        // An empty line may have begun before.
         let new = &block[self.seen.saturating_sub(EMPTY_LINE.len() - 1)..];
         self.seen = block.len();
         let due = self.parsed == 0
@@ -527,21 +453,21 @@ fn has_empty_line(bytes: &[u8]) -> bool {
     memchr_iter(b'\n', bytes).any(|at| matches!(bytes[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
 }
 
-/// The longest end of a block, the end of its last line included.
+/// The longest end of a block, with the end of its last line.
 const EMPTY_LINE: &[u8] = b"\n\r\n";
 
-/// What has become of such lines.
+/// What became of the lines without a colon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StrayLines {
-    /// The head has not come whole.
+    /// The headers are incomplete.
     Incomplete,
     /// There are none that may be skipped.
     Nothing,
-    /// They are gone.
+    /// They were removed.
     Removed,
 }
 
-/// Takes them out of the head at the front of what was read, which may be as long as `largest`.
+/// Removes the lines without a colon from the headers at the front of what was read.
 fn without_stray_lines(read: &mut BytesMut, largest: usize) -> StrayLines {
     let mut kept = BytesMut::with_capacity(read.len());
     let mut rest = &read[..];
@@ -557,7 +483,7 @@ fn without_stray_lines(read: &mut BytesMut, largest: usize) -> StrayLines {
         rest = after;
         let text = line.strip_suffix(b"\n").unwrap_or(line);
         let text = text.strip_suffix(b"\r").unwrap_or(text);
-        // Of the first line the parser has thought well.
+        // The parser has accepted the first line.
         if !kept.is_empty() && !text.is_empty() && is_stray(text) {
             removed = true;
             continue;
@@ -582,7 +508,8 @@ fn is_stray(line: &[u8]) -> bool {
             .any(|byte| *byte == b':' || byte.is_ascii_control())
 }
 
-/// Where in the coding we are.
+/// Decodes chunks in place: data leaves as slices of what was read.
+// Its trailers are checked as strictly as its lines ([`ChunkScanner`]): each ends with CR LF.
 #[derive(Debug, Default)]
 pub(super) struct ChunkDecoder {
     lines: ChunkScanner,
@@ -595,14 +522,11 @@ pub(super) struct ChunkDecoder {
 enum ChunkEnd {
     #[default]
     Ahead,
-    /// Past the end.
-    Done,
-    /// Past what cannot be read.
-    Lost,
+    Read,
+    Malformed,
 }
 
 impl ChunkDecoder {
-    /// The next piece of what was read; `None` if more has to be read first.
     fn next(&mut self, read: &mut BytesMut) -> Result<Option<BodyChunk>, MalformedChunk> {
         self.skip(read)?;
         Ok(match self.lines.next() {
@@ -617,9 +541,9 @@ impl ChunkDecoder {
         })
     }
 
-    /// The end, if nothing but it comes next and it is there already.
+    /// The end, if it comes next and has been read already.
     fn end(&mut self, read: &mut BytesMut) -> Option<Option<HeaderMap>> {
-        // What is wrong is found again by the next one to ask.
+        // An error is found again by the next call of `next`.
         self.skip(read).ok()?;
         if self.lines.next() != ChunkEvent::Trailers {
             return None;
@@ -639,22 +563,22 @@ impl ChunkDecoder {
     fn trailers(&mut self, read: &mut BytesMut) -> Result<Option<BodyChunk>, MalformedChunk> {
         match self.end {
             ChunkEnd::Ahead => {}
-            ChunkEnd::Done => return Ok(Some(BodyChunk::End(None))),
-            ChunkEnd::Lost => return Err(MalformedChunk),
+            ChunkEnd::Read => return Ok(Some(BodyChunk::End(None))),
+            ChunkEnd::Malformed => return Err(MalformedChunk),
         }
         if read.starts_with(b"\r\n") {
             read.advance(2);
-            self.end = ChunkEnd::Done;
+            self.end = ChunkEnd::Read;
             return Ok(Some(BodyChunk::End(None)));
         }
-        if !self.trailers.is_due(read, MOST_OVERHEAD) {
+        if !self.trailers.is_due(read, LONGEST_TRAILERS) {
             return Ok(None);
         }
         let found = trailers(read);
         match found {
             Ok(None) => {}
-            Ok(Some(_)) => self.end = ChunkEnd::Done,
-            Err(MalformedChunk) => self.end = ChunkEnd::Lost,
+            Ok(Some(_)) => self.end = ChunkEnd::Read,
+            Err(MalformedChunk) => self.end = ChunkEnd::Malformed,
         }
         Ok(found?.map(|trailers| BodyChunk::End(Some(trailers))))
     }
@@ -665,16 +589,14 @@ fn trailers(read: &mut BytesMut) -> Result<Option<HeaderMap>, MalformedChunk> {
     let mut fields = [httparse::EMPTY_HEADER; MOST_TRAILERS];
     let parsed = httparse::parse_headers(read, &mut fields).map_err(|_| MalformedChunk)?;
     let httparse::Status::Complete((length, fields)) = parsed else {
-        let endless = read.len() > MOST_OVERHEAD;
-        return if endless {
-            Err(MalformedChunk)
-        } else {
-            Ok(None)
+        return match read.len() > LONGEST_TRAILERS {
+            true => Err(MalformedChunk),
+            false => Ok(None),
         };
     };
     let text = &read[..length];
     let bare = |(at, byte): (usize, &u8)| *byte == b'\n' && !text[..at].ends_with(b"\r");
-    if length > MOST_OVERHEAD || text.iter().enumerate().any(bare) {
+    if length > LONGEST_TRAILERS || text.iter().enumerate().any(bare) {
         return Err(MalformedChunk);
     }
     let mut trailers = HeaderMap::with_capacity(fields.len());
@@ -687,14 +609,13 @@ fn trailers(read: &mut BytesMut) -> Result<Option<HeaderMap>, MalformedChunk> {
     Ok(Some(trailers))
 }
 
-/// Bytes of trailers in all.
-const MOST_OVERHEAD: usize = 16 * 1024;
+/// Bytes of all trailers.
+const LONGEST_TRAILERS: usize = 16 * 1024;
 /// Trailer fields.
 const MOST_TRAILERS: usize = 32;
 
 #[cfg(test)]
 mod block_tests {
-
     use super::*;
 
     /// How many bytes are parsed of a block that arrives byte by byte.
@@ -714,7 +635,7 @@ mod block_tests {
     }
 
     #[test]
-    fn the_end_of_a_block_is_seen_however_it_is_cut() {
+    fn the_end_of_a_block_is_found_however_it_is_cut() {
         for block in ["a: b\r\n\r\n", "a: b\n\n", "a: b\n\r\n", "a: b\r\n\n"] {
             let block = block.repeat(2);
             for cut in 1..block.len() / 2 {
@@ -726,7 +647,7 @@ mod block_tests {
     }
 
     #[test]
-    fn what_is_too_large_is_parsed_at_once() {
+    fn a_block_that_is_too_large_is_parsed_at_once() {
         let mut scan = HeadBlockScan::default();
         assert!(scan.is_due(&[b'a'; 60], 64));
         assert!(!scan.is_due(&[b'a'; 64], 64));
@@ -736,7 +657,6 @@ mod block_tests {
 
 #[cfg(test)]
 mod stray_tests {
-
     use super::*;
 
     fn sifted(text: &str) -> (StrayLines, String) {
@@ -746,7 +666,7 @@ mod stray_tests {
     }
 
     #[test]
-    fn lines_without_a_colon_are_taken_out_of_the_head_only() {
+    fn lines_without_a_colon_are_removed_from_the_headers_only() {
         let head =
             "HTTP/1.1 200 OK\r\nHTTP/1.1 200 OK\r\na: b\r\ngarbage\nmore of it\r\n\r\nbody\r\n";
         let expected = "HTTP/1.1 200 OK\r\na: b\r\n\r\nbody\r\n";
@@ -754,7 +674,7 @@ mod stray_tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_stays() {
+    fn lines_that_could_be_read_in_two_ways_stay() {
         for line in [" folded", "\tfolded", "  ", "a\rb", "a\0b", "bad name: x"] {
             let head = format!("HTTP/1.1 200 OK\r\na: b\r\n{line}\r\n\r\n");
             assert_eq!(
@@ -766,7 +686,7 @@ mod stray_tests {
     }
 
     #[test]
-    fn a_head_is_awaited_to_its_end() {
+    fn incomplete_headers_are_left_alone() {
         let head = "HTTP/1.1 200 OK\r\ngarbage\r\na: b\r\n";
         assert_eq!(sifted(head), (StrayLines::Incomplete, head.to_owned()));
         let endless = format!("HTTP/1.1 200 OK\r\n{}", "x".repeat(1000));

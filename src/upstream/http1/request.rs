@@ -1,10 +1,8 @@
-//! A request on its way out.
+//! A request on its way to a backend over HTTP/1.
 //!
-//! A backend may answer a large upload early and close its side. The next write fails then, and the answer is already
-//! on its way. So a write that fails because nobody listens does not end the exchange: what follows is
-//! thrown away, and whether there is an answer is for reading to find out.
-//!
-//! What a request looks like on the wire. Plain copying: nothing is formatted, nothing allocated.
+//! A backend may respond to a large upload early and close its side: the next write fails, and the response is already
+//! on its way. So a write that fails because the peer has closed does not end the exchange. The rest of the body is
+//! discarded, and reading shows whether there is a response.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -22,52 +20,46 @@ use crate::message::headers::{belongs_to_connection, speaks_for_client};
 use crate::upstream::connection::UpstreamConnection;
 use crate::upstream::error::{Error, Stage};
 
-/// A request's body, perhaps with its first piece in hand already.
+/// The body of a request that has to be sent.
 #[derive(Debug)]
 pub(in crate::upstream) struct PendingBody {
-    upload: RequestBody,
-    first: Bytes,
+    pub(in crate::upstream) upload: RequestBody,
+    /// A piece that has been taken out of it already.
+    pub(in crate::upstream) first: Bytes,
 }
 
 /// A request that is being written.
 #[derive(Debug)]
 pub(in crate::upstream) struct RequestWriter {
-    // What waits to be written, in this order: the head or a chunk's line, a piece of the body, the end of its line.
+    // To be written, in this order: the head or a chunk's size line, a piece of the body, the end of the chunk.
     front: Vec<u8>,
     passed: usize,
     piece: Bytes,
     back: &'static [u8],
     upload: RequestBody,
-    coding: RequestFraming,
+    // If it is not, the body has the announced length: hyper makes sure of that.
+    chunked: bool,
     progress: WriteProgress,
-    // Something of it has left.
+    // Some bytes were written.
     begun: bool,
-    // The backend takes nothing more.
-    deaf: bool,
+    // The backend reads no more.
+    closed: bool,
     deadline: Deadline,
-}
-
-/// How the end of a request's body is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::upstream) enum RequestFraming {
-    Chunked,
-    // hyper holds a body to the length it announced: what comes is as long as we said.
-    Plain,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteProgress {
-    /// More of the body is to come.
+    /// More of the body is to be fetched.
     Body,
-    /// What waits is the last of it.
+    /// The last of it is to be written.
     Last,
-    /// All has left.
+    /// All was written.
     Over,
 }
 
 thread_local! {
-    // The room a head is written in, for one request after the other.
-    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    // A buffer for the head, used by one request after the other.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl PendingBody {
@@ -78,94 +70,67 @@ impl PendingBody {
         }
     }
 
-    /// A body, and the piece of it that is in hand already.
-    pub(in crate::upstream) fn from_parts(upload: RequestBody, first: Bytes) -> Self {
-        Self { upload, first }
-    }
-
-    /// What [`PendingBody::from_parts`] was given.
-    pub(in crate::upstream) fn into_parts(self) -> (RequestBody, Bytes) {
-        (self.upload, self.first)
-    }
-
-    /// The body but for that piece.
-    pub(in crate::upstream) fn upload(&mut self) -> &mut RequestBody {
-        &mut self.upload
-    }
-
     /// No body.
     pub(in crate::upstream) fn none() -> Self {
         Self::new(RequestBody::none())
     }
 
-    pub(in crate::upstream) fn is_none(&self) -> bool {
-        self.upload.is_none()
-    }
-
-    /// The same once more, if all of it lies ready.
+    /// A copy, if all of it is in memory or on disk.
     pub(in crate::upstream) fn again(&self) -> Option<Self> {
-        let upload = self.upload.again()?;
-        Some(Self::from_parts(upload, self.first.clone()))
-    }
-
-    /// Whether there is a second time to it.
-    pub(in crate::upstream) fn is_repeatable(&self) -> bool {
-        self.upload.is_repeatable()
+        Some(Self {
+            upload: self.upload.again()?,
+            first: self.first.clone(),
+        })
     }
 }
 
 impl RequestWriter {
-    pub(in crate::upstream) fn new(
-        head: &[u8],
-        coding: RequestFraming,
-        cargo: PendingBody,
-    ) -> Self {
-        let mut front = ROOM.take();
+    pub(in crate::upstream) fn new(head: &[u8], chunked: bool, body: PendingBody) -> Self {
+        let mut front = BUFFER.take();
         front.extend_from_slice(head);
-        let mut sending = Self {
+        let mut writer = Self {
             front,
             passed: 0,
             piece: Bytes::new(),
             back: b"",
-            progress: if cargo.is_none() {
-                WriteProgress::Last
-            } else {
-                WriteProgress::Body
+            progress: match body.upload.is_none() {
+                true => WriteProgress::Last,
+                false => WriteProgress::Body,
             },
-            upload: cargo.upload,
-            coding,
+            upload: body.upload,
+            chunked,
             begun: false,
-            deaf: false,
+            closed: false,
             deadline: Deadline::default(),
         };
-        if !cargo.first.is_empty() {
-            sending.add(cargo.first);
+        if !body.first.is_empty() {
+            writer.add(body.first);
         }
-        sending
+        writer
     }
 
-    /// Writes on; ready when all has left, or cannot leave any more.
+    /// Writes on; ready when all was written, or the backend reads no more.
     pub(in crate::upstream) fn poll(
         &mut self,
-        wire: &mut UpstreamConnection,
+        connection: &mut UpstreamConnection,
         timeout: Duration,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
         while self.progress != WriteProgress::Over {
-            // A head that waits leaves with what comes first of the body, if that is there.
+            // The head is written together with the beginning of the body, if that is there.
             let free = self.piece.is_empty() && self.back.is_empty();
             let filled = if free && self.progress == WriteProgress::Body {
                 self.poll_fill(context)?
             } else {
                 Poll::Ready(())
             };
-            if self.waits() {
-                ready!(self.poll_write(wire, timeout, context))?;
+            if self.has_bytes() {
+                ready!(self.poll_write(connection, timeout, context))?;
             } else if self.progress == WriteProgress::Last {
                 self.progress = WriteProgress::Over;
                 self.front.clear();
                 self.passed = 0;
-                ROOM.set(std::mem::take(&mut self.front));
+                BUFFER.set(std::mem::take(&mut self.front));
             } else {
                 ready!(filled);
             }
@@ -173,19 +138,19 @@ impl RequestWriter {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether there is nothing more to write.
+    /// Whether nothing is left to write.
     pub(in crate::upstream) fn is_over(&self) -> bool {
         self.progress == WriteProgress::Over
     }
 
-    /// Whether the backend has got all of it.
+    /// Whether all of it was written, as far as is known.
     pub(in crate::upstream) fn has_arrived(&self) -> bool {
-        self.is_over() && !self.deaf
+        self.is_over() && !self.closed
     }
 
-    /// What was to be sent, if nothing of it has left and all of it is still here.
+    /// The body, if nothing of the request was written and all of it is still here.
     pub(in crate::upstream) fn into_unsent(self) -> Option<PendingBody> {
-        let ended = self.coding == RequestFraming::Chunked && self.progress != WriteProgress::Body;
+        let ended = self.chunked && self.progress != WriteProgress::Body;
         (!self.begun && !ended).then_some(PendingBody {
             upload: self.upload,
             first: self.piece,
@@ -211,8 +176,8 @@ impl RequestWriter {
     }
 
     fn add(&mut self, data: Bytes) {
-        if self.coding == RequestFraming::Chunked {
-            size(data.len(), &mut self.front);
+        if self.chunked {
+            write_chunk_size(data.len(), &mut self.front);
             self.back = b"\r\n";
         } else if self.upload.is_end_stream() {
             self.progress = WriteProgress::Last;
@@ -221,30 +186,30 @@ impl RequestWriter {
     }
 
     fn finish(&mut self, trailers: Option<&HeaderMap>) {
-        if self.coding == RequestFraming::Chunked {
-            end(trailers, &mut self.front);
+        if self.chunked {
+            write_last_chunk(trailers, &mut self.front);
         }
         self.progress = WriteProgress::Last;
     }
 
-    fn waits(&self) -> bool {
+    fn has_bytes(&self) -> bool {
         self.passed < self.front.len() || !self.piece.is_empty() || !self.back.is_empty()
     }
 
     fn poll_write(
         &mut self,
-        wire: &mut UpstreamConnection,
+        connection: &mut UpstreamConnection,
         timeout: Duration,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
         let front = &self.front[self.passed..];
-        let written = if self.deaf {
+        let written = if self.closed {
             Poll::Ready(Ok(usize::MAX))
         } else if self.piece.is_empty() && self.back.is_empty() {
-            wire.poll_write(context, front)
+            connection.poll_write(context, front)
         } else {
             let all = [front, &self.piece, self.back].map(IoSlice::new);
-            wire.poll_write_vectored(context, &all)
+            connection.poll_write_vectored(context, &all)
         };
         match written {
             Poll::Pending => {
@@ -260,13 +225,13 @@ impl RequestWriter {
                 self.begun = true;
                 self.pass(written);
             }
-            Poll::Ready(Err(error)) if is_hangup(&error) && self.begun => self.deaf = true,
+            Poll::Ready(Err(error)) if is_hangup(&error) && self.begun => self.closed = true,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(Error::Broken(error))),
         }
         Poll::Ready(Ok(()))
     }
 
-    /// So much has left.
+    /// So many bytes were written.
     fn pass(&mut self, mut written: usize) {
         let front = (self.front.len() - self.passed).min(written);
         self.passed += front;
@@ -293,7 +258,7 @@ fn is_hangup(error: &io::Error) -> bool {
 }
 
 /// Writes the line before a chunk of this length.
-pub(super) fn size(length: usize, out: &mut Vec<u8>) {
+pub(super) fn write_chunk_size(length: usize, out: &mut Vec<u8>) {
     let digits = length.checked_ilog(16).unwrap_or_default();
     for digit in (0..=digits).rev() {
         out.push(b"0123456789abcdef"[length >> (4 * digit) & 0xf]);
@@ -301,26 +266,22 @@ pub(super) fn size(length: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the last chunk and what follows it.
-pub(super) fn end(trailers: Option<&HeaderMap>, out: &mut Vec<u8>) {
+/// Writes the last chunk and the trailers.
+pub(super) fn write_last_chunk(trailers: Option<&HeaderMap>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flatten() {
         if may_trail(name) {
-            field(name, value.as_bytes(), out);
+            out.extend_from_slice(name.as_str().as_bytes());
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value.as_bytes());
+            out.extend_from_slice(b"\r\n");
         }
     }
     out.extend_from_slice(b"\r\n");
 }
 
-fn field(name: &HeaderName, value: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(name.as_str().as_bytes());
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Whether a field may come after the body. Not one that says how to read the message, whom it is for or who
-/// sent it: a backend that takes trailers for more of the head would believe the client what only we may say.
+/// Whether a field may be a trailer. Not one about framing, routing or the client's identity: a backend that treats
+/// trailers as headers would trust the client with what only a proxy may say.
 pub(in crate::upstream) fn may_trail(name: &HeaderName) -> bool {
     const NEVER: [HeaderName; 12] = [
         header::AUTHORIZATION,

@@ -1,10 +1,4 @@
-//! One request on a shared connection, until the head of its answer.
-//!
-//! One request on a connection of its own: for those who come seldom and share nothing.
-//!
-//! The body of an answer, off a shared connection.
-//!
-//! A request's body on its way out, as fast as the backend takes it.
+//! One request over HTTP/2: its headers, its body and those of the response.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -18,90 +12,89 @@ use http::response::Parts;
 use http::{HeaderMap, Request, Response, header};
 use http_body::{Body as _, SizeHint};
 
-use super::{SMALL_HEAD, StreamPermit, UpstreamHttp2Io, broken, builder, truncated};
+use super::pool::{SMALL_HEAD, StreamPermit, broken, handshake, into_io};
 use crate::clock::{Deadline, Millis};
 use crate::config::plan::ProxyPass;
 use crate::message::{RequestBody, RequestRecord, grpc};
 use crate::tls::Socket;
-use crate::upstream::attempt::{AttemptResponse, ResponseSource};
 use crate::upstream::error::{Error, InvalidResponse, Stage};
 use crate::upstream::http1::request::{PendingBody, may_trail};
 use crate::upstream::http1::{BodyChunk, ResponseHead};
 use crate::upstream::request::InterimRelay;
-use crate::upstream::send::{RetryState, SendError};
+use crate::upstream::retry::{RetryState, SendError};
 
-/// Sends a request and waits for the head of its answer.
-pub(super) async fn call(
-    mut ride: StreamPermit,
-    errand: &mut RetryState<'_>,
+/// Sends a request and reads the response headers.
+pub(super) async fn exchange(
+    mut permit: StreamPermit,
+    retry: &mut RetryState<'_>,
     record: &RequestRecord,
     proxy_pass: &ProxyPass,
     now: Millis,
-) -> Result<AttemptResponse, SendError> {
-    let (request, cargo) = errand.load_stream();
-    let head = list_size(&request);
+) -> Result<(Box<ResponseHead>, StreamReader), SendError> {
+    let (request, body) = retry.stream();
+    let head = header_list_size(&request);
     let ready = async {
-        poll_fn(|context| ride.send.poll_ready(context))
+        poll_fn(|context| permit.send.poll_ready(context))
             .await
             .map_err(broken)?;
-        match ride.takes(head).await {
+        match permit.accepts(head).await {
             true => Ok(()),
             false => Err(Error::TooLarge),
         }
     };
     let ready = tokio::time::timeout(proxy_pass.settings.proxy_send_timeout, ready).await;
     let ready = ready.unwrap_or(Err(Error::Timeout(Stage::Send)));
-    let ends = cargo.is_none();
-    let begun = ready.and_then(|()| ride.send.send_request(request, ends).map_err(broken));
+    let ends = body.upload.is_none();
+    let begun = ready.and_then(|()| permit.send.send_request(request, ends).map_err(broken));
     let (response, stream) = match begun {
         Ok(begun) => begun,
         Err(error) => {
             if !matches!(error, Error::TooLarge) {
-                ride.retire();
+                permit.close_connection();
             }
             return Err(SendError {
                 error,
-                unsent: Some(cargo),
+                unsent: Some(body),
                 silent: true,
             });
         }
     };
     let mut call = StreamCall {
         response,
-        sending: StreamWriter::new(stream, cargo),
+        writer: StreamWriter::new(stream, body),
         relay: InterimRelay::new(record),
         head,
         proxy_pass,
-        patience: Deadline::default(),
+        read_timeout: Deadline::default(),
         due: grpc::due(record, now).unwrap_or_default(),
     };
     match poll_fn(|context| call.poll_head(context)).await {
-        Ok(response) => Ok(call.answer(response, ride, now)),
-        Err(error) => Err(call.unanswered(error, &ride)),
+        Ok(response) => Ok(call.into_response(response, permit)),
+        Err(error) => Err(call.into_error(error, &permit)),
     }
 }
 
 struct StreamCall<'c> {
     response: ResponseFuture,
-    sending: StreamWriter,
+    writer: StreamWriter,
     relay: InterimRelay<'c>,
-    // How large the request's own is.
+    /// The size of the request's headers.
     head: usize,
     proxy_pass: &'c ProxyPass,
-    patience: Deadline,
-    // When the client will not want the answer any more; until there is one, the road sees to it.
+    read_timeout: Deadline,
+    // The deadline of a gRPC call, for the response's body; before that, the proxy enforces it.
     due: Deadline,
 }
 
 impl StreamCall<'_> {
-    /// Sends the request and waits for the answer's head, both at once: a backend may answer before it has heard
-    /// all.
+    /// Sends the request and reads the response headers, both at once: a backend may respond before it has the whole
+    /// request.
     fn poll_head(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Response<RecvStream>, Error>> {
         let timeout = self.proxy_pass.settings.proxy_send_timeout;
-        if let Poll::Ready(sent) = self.sending.poll(timeout, context) {
+        if let Poll::Ready(sent) = self.writer.poll(timeout, context) {
             sent?;
         }
         while let Poll::Ready(Some(interim)) = self.response.poll_informational(context) {
@@ -115,65 +108,65 @@ impl StreamCall<'_> {
             }
             return Poll::Ready(Ok(response));
         }
-        if !self.sending.is_over() {
+        if !self.writer.over {
             return Poll::Pending;
         }
-        self.patience
+        self.read_timeout
             .start(self.proxy_pass.settings.proxy_read_timeout);
-        ready!(self.patience.poll_passed(context));
+        ready!(self.read_timeout.poll_passed(context));
         Poll::Ready(Err(Error::Timeout(Stage::Head)))
     }
 
-    fn answer(
+    fn into_response(
         self,
         response: Response<RecvStream>,
-        ride: StreamPermit,
-        now: Millis,
-    ) -> AttemptResponse {
+        permit: StreamPermit,
+    ) -> (Box<ResponseHead>, StreamReader) {
         let (head, stream) = response.into_parts();
-        let sending = (!self.sending.is_over()).then_some(self.sending);
-        let receiving = StreamReader::new(stream, sending, &head.headers, self.due, ride);
-        AttemptResponse {
-            head: ResponseHead::streamed(head.status, head.headers),
-            carrier: ResponseSource::Stream(Box::new(receiving)),
-            started: now,
-            came: now,
-            ticket: None,
-        }
+        let length = head.headers.get(header::CONTENT_LENGTH);
+        let reader = StreamReader {
+            left: length.and_then(|length| length.to_str().ok()?.parse().ok()),
+            stream,
+            writer: (!self.writer.over).then_some(self.writer),
+            data_over: false,
+            failed: false,
+            read_timeout: Deadline::default(),
+            due: self.due,
+            _permit: permit,
+        };
+        (ResponseHead::http2(head.status, head.headers), reader)
     }
 
-    fn unanswered(self, error: Error, ride: &StreamPermit) -> SendError {
-        let untouched = match &error {
-            Error::Rejected(rejected) => is_untouched(rejected),
-            _ => false,
+    fn into_error(self, error: Error, permit: &StreamPermit) -> SendError {
+        let (untouched, going_away) = match &error {
+            Error::Rejected(rejected) => (is_untouched(rejected), rejected.is_go_away()),
+            error => (false, matches!(error, Error::Broken(_))),
         };
-        // It is only told to stop making requests, or broken altogether.
-        if matches!(&error, Error::Rejected(rejected) if rejected.is_go_away())
-            || matches!(error, Error::Broken(_))
-        {
-            ride.retire();
+        // The backend closes it or it broke.
+        if going_away {
+            permit.close_connection();
         }
-        let silent = !self.relay.is_used();
+        let silent = !self.relay.seen;
         let error = match error {
-            Error::Broken(_) | Error::Rejected(_) if ride.is_calmed() => {
-                // The backend would do the same again, with others on the connection.
+            Error::Broken(_) | Error::Rejected(_) if permit.is_calmed() => {
+                // The backend would do the same again, with other requests on the connection.
                 match self.head > SMALL_HEAD {
                     true => Error::TooLarge,
-                    false => Error::Calmed,
+                    false => Error::EnhanceYourCalm,
                 }
             }
             error => error,
         };
         SendError {
-            unsent: self.sending.into_unsent().filter(|_| untouched),
+            unsent: self.writer.into_unsent().filter(|_| untouched),
             error,
             silent,
         }
     }
 }
 
-/// How large a head is, as HTTP/2 counts.
-fn list_size(request: &Request<()>) -> usize {
+/// The size of the headers as HTTP/2 counts it.
+fn header_list_size(request: &Request<()>) -> usize {
     const EACH: usize = 32;
     let (uri, method) = (request.uri(), request.method().as_str());
     let target = uri
@@ -190,15 +183,15 @@ fn list_size(request: &Request<()>) -> usize {
     pseudo + method.len() + target + authority + fields
 }
 
-/// Whether the backend has said that it did nothing about a request.
+/// Whether the backend says that it has not processed the request.
 fn is_untouched(error: &h2::Error) -> bool {
     let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
-    // Only streams that it will not look at end in this way.
+    // Only streams that it will not process end in this way.
     let leaves = error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
     error.is_remote() && (refused || leaves)
 }
 
-/// An answer, and what was read of its body.
+/// A response, and the beginning of its body.
 #[derive(Debug)]
 pub(in crate::upstream) struct ProbeResponse {
     pub(in crate::upstream) head: Parts,
@@ -206,16 +199,16 @@ pub(in crate::upstream) struct ProbeResponse {
     pub(in crate::upstream) trailers: Option<HeaderMap>,
 }
 
-/// Asks, and reads no more than about `most` bytes of the answer's body.
+/// Sends a request over a connection of its own and reads about `most` bytes of the response's body.
 pub(in crate::upstream) async fn once(
     socket: Socket,
     request: Request<()>,
     body: Bytes,
     most: usize,
 ) -> Result<ProbeResponse, Error> {
-    let io = UpstreamHttp2Io::new(socket, Default::default());
-    let (send, connection) = builder().handshake::<_, Bytes>(io).await.map_err(broken)?;
-    let mut asking = pin!(async move {
+    let handshake = handshake(socket, Default::default()).await;
+    let (send, connection) = handshake.map_err(broken)?;
+    let mut exchange = pin!(async move {
         let mut send = send.ready().await?;
         let (response, mut stream) = send.send_request(request, body.is_empty())?;
         if !body.is_empty() {
@@ -240,58 +233,34 @@ pub(in crate::upstream) async fn once(
             trailers,
         })
     });
-    let answered = tokio::select! {
+    let response = tokio::select! {
         biased;
-        answered = &mut asking => answered,
-        // What it has read before its end is still there to be asked for.
-        _ = connection => asking.await,
+        response = &mut exchange => response,
+        // What was read before its end is still there to be taken.
+        _ = connection => exchange.await,
     };
-    answered.map_err(broken)
+    response.map_err(broken)
 }
 
-/// An answer's body, still coming.
+/// The body of a response that is still arriving.
 #[derive(Debug)]
 pub(in crate::upstream) struct StreamReader {
     stream: RecvStream,
-    // What is left to send of the request, which the answer overtook.
-    sending: Option<StreamWriter>,
+    // The rest of the request, where the response came before it was sent.
+    writer: Option<StreamWriter>,
     left: Option<u64>,
     data_over: bool,
-    failed: bool,
-    patience: Deadline,
+    /// Its trailers say that the gRPC call failed.
+    pub(in crate::upstream) failed: bool,
+    read_timeout: Deadline,
     due: Deadline,
-    _ride: StreamPermit,
+    _permit: StreamPermit,
 }
 
 impl StreamReader {
-    pub(super) fn new(
-        stream: RecvStream,
-        sending: Option<StreamWriter>,
-        headers: &HeaderMap,
-        due: Deadline,
-        ride: StreamPermit,
-    ) -> Self {
-        let length = headers.get(header::CONTENT_LENGTH);
-        Self {
-            left: length.and_then(|length| length.to_str().ok()?.parse().ok()),
-            stream,
-            sending,
-            data_over: false,
-            failed: false,
-            patience: Deadline::default(),
-            due,
-            _ride: ride,
-        }
-    }
-
-    /// Whether nothing more comes.
+    /// Whether nothing is left to read.
     pub(in crate::upstream) fn is_over(&self) -> bool {
         self.stream.is_end_stream()
-    }
-
-    /// Whether its backend has said at the end that it failed.
-    pub(in crate::upstream) fn has_failed(&self) -> bool {
-        self.failed
     }
 
     pub(in crate::upstream) fn size_hint(&self) -> SizeHint {
@@ -302,36 +271,35 @@ impl StreamReader {
         }
     }
 
-    /// The next piece, as soon as there is one.
     pub(in crate::upstream) fn poll_next(
         &mut self,
         read_timeout: Duration,
         send_timeout: Duration,
         context: &mut Context<'_>,
     ) -> Poll<Result<BodyChunk, Error>> {
-        if let Some(sending) = &mut self.sending
-            && let Poll::Ready(sent) = sending.poll(send_timeout, context)
+        if let Some(writer) = &mut self.writer
+            && let Poll::Ready(sent) = writer.poll(send_timeout, context)
         {
             sent?;
         }
-        if let Poll::Ready(piece) = self.poll_piece(context) {
-            self.patience.clear();
-            return Poll::Ready(piece.map_err(truncated));
+        if let Poll::Ready(chunk) = self.poll_chunk(context) {
+            self.read_timeout.clear();
+            return Poll::Ready(chunk.map_err(|error| Error::Truncated(into_io(error))));
         }
         if self.due.poll_passed(context).is_ready() {
-            // The client has stopped waiting, or is about to: it is told in its own words.
+            // The client has stopped waiting, or is about to: it gets the status of a call that is too late.
             return Poll::Ready(Ok(BodyChunk::End(Some(grpc::too_late()))));
         }
-        self.patience.start(read_timeout);
-        ready!(self.patience.poll_passed(context));
+        self.read_timeout.start(read_timeout);
+        ready!(self.read_timeout.poll_passed(context));
         Poll::Ready(Err(Error::Timeout(Stage::Body)))
     }
 
-    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<BodyChunk, h2::Error>> {
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<BodyChunk, h2::Error>> {
         if !self.data_over {
             match ready!(self.stream.poll_data(context)).transpose()? {
                 Some(data) => {
-                    // The client has taken what came before: the backend may send as much again.
+                    // The client has taken the data before: the backend may send as much again.
                     self.stream.flow_control().release_capacity(data.len())?;
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Ok(BodyChunk::Data(data)));
@@ -345,50 +313,43 @@ impl StreamReader {
     }
 }
 
-/// What is left to send of a request.
+/// The rest of a request.
 #[derive(Debug)]
 pub(super) struct StreamWriter {
     stream: SendStream<Bytes>,
     upload: RequestBody,
     piece: Bytes,
     begun: bool,
+    /// All has been sent, or the backend takes no more.
     over: bool,
     stalled: Deadline,
 }
 
 impl StreamWriter {
-    pub(super) fn new(stream: SendStream<Bytes>, cargo: PendingBody) -> Self {
-        let over = cargo.is_none();
-        let (upload, piece) = cargo.into_parts();
+    fn new(stream: SendStream<Bytes>, body: PendingBody) -> Self {
         Self {
             stream,
-            upload,
-            piece,
+            over: body.upload.is_none(),
+            upload: body.upload,
+            piece: body.first,
             begun: false,
-            over,
             stalled: Deadline::default(),
         }
     }
 
-    /// Whether there is nothing more to send.
-    pub(super) fn is_over(&self) -> bool {
-        self.over
+    /// The body, if nothing of it was sent.
+    fn into_unsent(self) -> Option<PendingBody> {
+        (!self.begun).then_some(PendingBody {
+            upload: self.upload,
+            first: self.piece,
+        })
     }
 
-    /// What was to be sent, if nothing of it has left.
-    pub(super) fn into_unsent(self) -> Option<PendingBody> {
-        (!self.begun).then(|| PendingBody::from_parts(self.upload, self.piece))
-    }
-
-    /// Sends on; ready when all has left, or the backend wants no more.
-    pub(super) fn poll(
-        &mut self,
-        timeout: Duration,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), Error>> {
+    /// Sends on; ready when all has been sent, or the backend takes no more.
+    fn poll(&mut self, timeout: Duration, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while !self.over {
             if self.piece.is_empty() {
-                ready!(self.poll_piece(context))?;
+                ready!(self.poll_chunk(context))?;
                 continue;
             }
             if !ready!(self.poll_room(timeout, context))? {
@@ -403,7 +364,7 @@ impl StreamWriter {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let frame = ready!(Pin::new(&mut self.upload).poll_frame(context));
         match frame.transpose().map_err(Error::Client)? {
             None => self.end(None),
@@ -418,7 +379,7 @@ impl StreamWriter {
     fn end(&mut self, trailers: Option<HeaderMap>) {
         self.begun = true;
         self.over = true;
-        // A backend that takes no more has answered, or is gone: whoever reads finds out.
+        // A backend that takes no more has responded or is gone: reading shows which.
         drop(match trailers {
             Some(trailers) => self.stream.send_trailers(fit(trailers)),
             None => self.stream.send_data(Bytes::new(), true),
@@ -448,10 +409,7 @@ impl StreamWriter {
 /// The trailers that may follow a request.
 fn fit(trailers: HeaderMap) -> HeaderMap {
     let mut kept = HeaderMap::with_capacity(trailers.len());
-    for (name, value) in &trailers {
-        if may_trail(name) {
-            kept.append(name, value.clone());
-        }
-    }
+    let may_pass = trailers.iter().filter(|(name, _)| may_trail(name));
+    kept.extend(may_pass.map(|(name, value)| (name.clone(), value.clone())));
     kept
 }

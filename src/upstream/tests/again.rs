@@ -121,6 +121,6 @@ async fn where_all_breakers_are_open_nobody_waits() {
     let Err(Error::Unavailable { retry_after }) = road.get().await else {
         panic!("somebody was asked");
     };
-    assert_eq!(retry_after, breaker::machine::TURNED_OFF);
+    assert_eq!(retry_after, breaker::TURNED_OFF);
     assert_eq!(road.clock.now(), before);
 }

@@ -21,8 +21,8 @@ async fn a_request_goes_out_and_its_answer_comes_back() {
     assert_eq!(attempt.status, Some(StatusCode::OK));
     assert!(attempt.connect.is_some() && attempt.header.is_some());
     let backend = &road.upstream.backends()[0];
-    assert_eq!(backend.counts.answers().collect::<Vec<_>>(), [(200, 1)]);
-    assert_eq!((backend.counts.opened(), backend.active()), (1, 0));
+    assert_eq!(backend.counters.statuses().collect::<Vec<_>>(), [(200, 1)]);
+    assert_eq!((backend.counters.opened(), backend.active()), (1, 0));
 }
 
 /// Connections never leave their event loop, but `tokio::spawn` wants to be sure that they could.
@@ -48,10 +48,10 @@ async fn the_time_of_the_last_byte_can_be_asked_for_later() {
     .await;
     let mut road = Road::to(&[&origin]);
     let mut response = road.get().await.unwrap();
-    let stopwatch = response.body_mut().stopwatch();
-    assert_eq!(stopwatch.finished_after(), None);
+    let timer = response.body_mut().timer();
+    assert_eq!(timer.finished_after(), None);
     text(response).await.unwrap();
-    assert!(stopwatch.finished_after() >= Some(Duration::from_millis(19)));
+    assert!(timer.finished_after() >= Some(Duration::from_millis(19)));
 }
 
 #[tokio::test]
@@ -60,8 +60,7 @@ async fn an_answer_without_a_body_is_over_at_once() {
     let mut road = Road::to(&[&origin]);
     let mut response = road.get().await.unwrap();
     assert!(response.body().is_end_stream());
-    assert!(response.body().finished_after().is_some());
-    assert!(response.body_mut().stopwatch().finished_after().is_some());
+    assert!(response.body_mut().timer().finished_after().is_some());
     assert_eq!(road.kept(), 1);
 }
 
@@ -135,8 +134,7 @@ async fn a_body_of_unknown_length_is_sent_in_chunks_whatever_the_method() {
     for method in [Method::GET, Method::POST] {
         let body = "3\r\nabc\r\n0\r\n\r\n";
         let (upload, _client) = upload("transfer-encoding: chunked", body).await;
-        let mut outgoing = outgoing(method);
-        outgoing.upload = upload;
+        let outgoing = outgoing_with(method, upload);
         road.upstream = Upstream::build(&plan_to(&[&origin]), Arc::default(), None).unwrap();
         assert_eq!(road.send(outgoing).await.unwrap().status(), 200);
     }

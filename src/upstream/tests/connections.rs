@@ -11,7 +11,10 @@ async fn a_connection_carries_one_request_after_the_other() {
     }
     assert_eq!(origin.connections(), 1);
     let backend = &road.upstream.backends()[0];
-    assert_eq!((backend.counts.opened(), backend.counts.reused()), (1, 4));
+    assert_eq!(
+        (backend.counters.opened(), backend.counters.reused()),
+        (1, 4)
+    );
     assert_eq!(road.record.attempts[4].connect, Some(Duration::ZERO));
 }
 
@@ -79,8 +82,8 @@ async fn a_connection_closed_by_its_backend_does_not_lie_around() {
     let mut road = Road::to(&[&origin]);
     road.get_text().await;
     tokio::time::sleep(Duration::from_millis(20)).await;
-    let rules = road.upstream.backends()[0].keep;
-    assert_eq!(pool::sweep(rules, road.clock.now()), None);
+    let keepalive = road.upstream.backends()[0].keepalive;
+    assert_eq!(pool::sweep(keepalive, road.clock.now()), None);
     assert_eq!(road.kept(), 0);
 }
 
@@ -150,7 +153,7 @@ async fn a_client_that_leaves_in_the_middle_of_an_answer_releases_the_backend() 
     .await;
     let mut road = Road::to(&[&origin]);
     let mut response = road.get().await.unwrap();
-    let stopwatch = response.body_mut().stopwatch();
+    let stopwatch = response.body_mut().timer();
     let frame = response.body_mut().frame().await.unwrap().unwrap();
     assert_eq!(frame.into_data().unwrap(), "some");
     assert_eq!(road.upstream.backends()[0].active(), 1);

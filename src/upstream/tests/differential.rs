@@ -15,7 +15,7 @@ use tokio::io::AsyncReadExt;
 use super::*;
 use crate::net::Stream;
 use crate::tls::Socket;
-use crate::upstream::attempt::call;
+use crate::upstream::attempt::exchange;
 use crate::upstream::backend::RetiredFlag;
 use crate::upstream::connection::UpstreamConnection;
 
@@ -79,13 +79,13 @@ async fn ours(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     tokio::spawn(play(far, pieces));
     let road = Road::to(&[&Origin::absent().await]);
     let next = next_upstream();
-    let mut errand = RetryState::new(outgoing(method), &next, 1, false, Millis(0));
+    let mut retry = RetryState::new(outgoing(method), &next, 1, false, Millis(0));
     let wire =
         UpstreamConnection::new(Socket::Plain(Stream::Test(near)), 0, RetiredFlag::default());
-    let called = call(wire, &mut errand, &road.record, &road.proxy_pass, Millis(0));
+    let called = exchange(wire, &mut retry, &road.record, &road.proxy_pass, Millis(0));
     match called.await {
         Ok(answer) => {
-            let lease = road.upstream.backends()[0].lease();
+            let lease = road.upstream.backends()[0].start_request();
             let begun = UpstreamBody::begin(answer, lease, &road.proxy_pass, &road.clock);
             Outcome::of(begun).await
         }

@@ -25,11 +25,11 @@ impl Message {
     }
 
     /// A record of this name, written with its labels or as a reference.
-    fn record(mut self, name: &[u8], kind: u16, holds: u32, data: &[u8]) -> Self {
+    fn record(mut self, name: &[u8], kind: u16, ttl: u32, data: &[u8]) -> Self {
         self.0.extend(name);
         self.0.extend(kind.to_be_bytes());
         self.0.extend(1_u16.to_be_bytes());
-        self.0.extend(holds.to_be_bytes());
+        self.0.extend(ttl.to_be_bytes());
         self.0
             .extend(u16::try_from(data.len()).unwrap().to_be_bytes());
         self.0.extend(data);
@@ -51,9 +51,9 @@ fn name(text: &str) -> Vec<u8> {
     bytes
 }
 
-fn found(addresses: &[[u8; 4]], holds: u32) -> Result<DnsReply, DnsError> {
+fn found(addresses: &[[u8; 4]], ttl: u32) -> Result<DnsReply, DnsError> {
     let addresses = addresses.iter().map(|address| IpAddr::from(*address));
-    Ok(DnsReply::Addresses(addresses.collect(), holds))
+    Ok(DnsReply::Addresses(addresses.collect(), ttl))
 }
 
 #[test]
@@ -205,7 +205,7 @@ proptest! {
     #[test]
     fn every_address_is_found(
         addresses in prop::collection::vec(any::<[u8; 4]>(), 1..60),
-        holds in prop::collection::vec(0_u32..1_000_000, 60),
+        ttl in prop::collection::vec(0_u32..1_000_000, 60),
         aliases in 0_usize..15,
     ) {
         let question = question();
@@ -218,10 +218,10 @@ proptest! {
         for number in 0..aliases {
             message = message.record(&alias(number), 5, 2_000_000, &alias(number + 1));
         }
-        for (address, holds) in addresses.iter().zip(&holds) {
-            message = message.record(&alias(aliases), 1, *holds, address);
+        for (address, ttl) in addresses.iter().zip(&ttl) {
+            message = message.record(&alias(aliases), 1, *ttl, address);
         }
-        let least = holds[..addresses.len()].iter().min().unwrap();
+        let least = ttl[..addresses.len()].iter().min().unwrap();
         prop_assert_eq!(question.reply(&message.0), found(&addresses, *least));
     }
 }

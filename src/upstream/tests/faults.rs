@@ -221,8 +221,8 @@ async fn a_client_that_breaks_off_its_body_is_nobody_elses_fault() {
     assert_eq!((road.statuses(), other.connections()), (vec![0], 0));
     origin.until_closed(1).await;
     // Not blamed: with one failure it would be left alone, and the next round would skip it.
-    let mut round = balance::peers::TriedPeers::default();
-    let balance = &road.upstream.balance;
+    let mut round = balance::TriedPeers::default();
+    let balance = &road.upstream.balancer;
     for _ in 0..2 {
         assert!(balance.pick(&mut round, Millis(1)).is_some());
     }

@@ -99,16 +99,20 @@ pub(super) async fn ok() -> Backend2 {
 }
 
 fn streamed(method: Method) -> OutgoingRequest {
+    streamed_with(method, RequestBody::none())
+}
+
+fn streamed_with(method: Method, body: RequestBody) -> OutgoingRequest {
     let request = Request::builder()
         .method(method.clone())
         .uri("http://origin/path?query")
         .version(http::Version::HTTP_2);
     OutgoingRequest {
         method,
-        head: OutgoingHead::Stream(Box::new(request.body(()).unwrap())),
+        head: OutgoingHead::Http2(Box::new(request.body(()).unwrap())),
+        body: PendingBody::new(body),
         upgrade: None,
-        upload: RequestBody::none(),
-        form: RequestHeadForm::Fields,
+        raw_headers: false,
     }
 }
 
@@ -197,8 +201,7 @@ async fn a_refused_stream_is_sent_again_even_with_a_body() {
     .await;
     let mut road = backend.road();
     let (upload, mut client) = upload("content-length: 5", "").await;
-    let mut outgoing = streamed(Method::POST);
-    outgoing.upload = upload;
+    let outgoing = streamed_with(Method::POST, upload);
     // The body comes once somebody wants it a second time.
     let requests = Arc::clone(&backend.requests);
     tokio::spawn(async move {

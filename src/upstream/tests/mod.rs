@@ -1,40 +1,34 @@
-//! The whole room against origins that misbehave, over real sockets.
+//! All of an upstream against origins that misbehave, over real sockets.
 
 mod again;
-
 mod answers;
-
 mod breakers;
-
 mod connections;
-
 mod differential;
-
 mod faults;
-
 mod flow;
-
 mod http2;
-
 mod names;
-
 mod origin;
-
 mod retries;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 
+use super::http1::request::PendingBody;
+use super::request::OutgoingHead;
 use super::*;
 use crate::clock::MinRate;
 use crate::config::plan::{MaxTries, NextUpstream, UpstreamServer};
+use crate::message::RequestBody;
 use crate::upstream::tests::origin::Origin;
 
 /// A client's request on its way through an upstream.
@@ -97,13 +91,17 @@ async fn text(response: Response<UpstreamBody>) -> Result<String, Error> {
 }
 
 pub(super) fn outgoing(method: Method) -> OutgoingRequest {
+    outgoing_with(method, RequestBody::none())
+}
+
+fn outgoing_with(method: Method, body: RequestBody) -> OutgoingRequest {
     let head = format!("{method} /path?query HTTP/1.1\r\nhost: origin\r\n");
     OutgoingRequest {
+        head: OutgoingHead::http1(&method, head.into_bytes(), &body),
         method,
-        head: OutgoingHead::Lines(head.into_bytes()),
-        upload: RequestBody::none(),
+        body: PendingBody::new(body),
         upgrade: None,
-        form: RequestHeadForm::Fields,
+        raw_headers: false,
     }
 }
 
@@ -133,9 +131,7 @@ async fn upload(framing: &str, first: &str) -> (RequestBody, DuplexStream) {
 
 async fn post(length: usize, first: &str) -> (OutgoingRequest, DuplexStream) {
     let (upload, client) = upload(&format!("content-length: {length}"), first).await;
-    let mut outgoing = outgoing(Method::POST);
-    outgoing.upload = upload;
-    (outgoing, client)
+    (outgoing_with(Method::POST, upload), client)
 }
 
 pub(super) fn next_upstream() -> NextUpstream {

@@ -34,7 +34,7 @@ fn settle(road: &Road, origins: &[&Origin]) {
 fn settle_at(road: &Road, addresses: Vec<std::net::SocketAddr>) {
     let found = LookupResult {
         addresses,
-        holds: None,
+        ttl: None,
     };
     road.upstream.resolved(0, Ok(found), road.clock.now());
 }
@@ -101,7 +101,7 @@ async fn what_is_under_way_at_one_who_goes_is_finished_and_then_it_is_forgotten(
     let answer = road.get().await.unwrap();
     settle(&road, &[&new]);
     let leaving = backend(&road, &old).expect("it has something to do");
-    assert!(leaving.is_barred_by(UnavailableReason::Draining) && leaving.active() == 1);
+    assert!(leaving.has(UnavailableReason::Draining) && leaving.active() == 1);
     assert_eq!(road.get_text().await, "ok");
     assert_eq!(text(answer).await.unwrap(), "1234");
     // Its connection is not kept, and it is shown to nobody.
@@ -143,14 +143,14 @@ async fn who_stays_is_the_same_as_before() {
         road.get_text().await;
     }
     let before = backend(&road, &stays).unwrap();
-    before.bar(UnavailableReason::Unhealthy);
+    before.set_unavailable(UnavailableReason::Unhealthy, true);
     settle(&road, &[&comes, &stays]);
     assert!(Arc::ptr_eq(&before, &backend(&road, &stays).unwrap()));
     for _ in 0..3 {
         road.get_text().await;
     }
     assert_eq!(comes.heads().len(), 3);
-    before.unbar(UnavailableReason::Unhealthy);
+    before.set_unavailable(UnavailableReason::Unhealthy, false);
     let asked = stays.heads().len();
     for _ in 0..2 {
         road.get_text().await;
@@ -170,7 +170,7 @@ async fn who_comes_back_before_it_has_left_stays() {
     settle(&road, &[&other]);
     settle(&road, &[&origin]);
     let after = backend(&road, &origin).unwrap();
-    assert!(Arc::ptr_eq(&before, &after) && after.may_be_asked());
+    assert!(Arc::ptr_eq(&before, &after) && after.is_available());
     text(answer).await.unwrap();
     assert_eq!(road.get_text().await, "ok");
     assert_eq!((origin.connections(), other.connections()), (1, 0));

@@ -24,7 +24,7 @@ fn set(name: &'static str, value: Template) -> SetHeader {
 /// What is written, read again: the target and the fields.
 fn written(record: &RequestRecord, proxy_pass: &ProxyPass) -> (String, HeaderMap) {
     let mut out = Vec::new();
-    write_request(record, proxy_pass, None, &mut out);
+    write_head(record, proxy_pass, None, &mut out);
     out.extend_from_slice(b"\r\n");
     let mut fields = [httparse::EMPTY_HEADER; 32];
     let mut request = httparse::Request::new(&mut fields);
@@ -47,7 +47,7 @@ fn what_proxy_set_header_says_of_max_forwards_holds() {
     proxy_pass.set_headers = vec![set("max-forwards", Template::literal("7"))];
     let asked = request("OPTIONS", "/", &[("max-forwards", "3")]);
     assert_eq!(sent(&asked, &proxy_pass)["max-forwards"], "7");
-    let request = stream_request(&asked, &proxy_pass).expect("it can be said");
+    let request = http2_head(&asked, &proxy_pass).expect("it can be said");
     let values: Vec<_> = request.headers().get_all("max-forwards").iter().collect();
     assert_eq!(values, ["7"]);
 }
@@ -322,7 +322,7 @@ fn fields_of_a_connection_do_not_reach_http2_whoever_sets_them() {
         ("upgrade", "websocket"),
         ("x-hop", "1"),
     ]);
-    let request = stream_request(&record, &proxy_pass).unwrap();
+    let request = http2_head(&record, &proxy_pass).unwrap();
     for name in &CONNECTION_FIELDS {
         assert!(!request.headers().contains_key(name), "{name}");
     }

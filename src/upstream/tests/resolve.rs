@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::plan::UpstreamServer;
+use crate::upstream::Upstream;
 
 const EVERY: Duration = Duration::from_secs(30);
 
@@ -19,10 +20,10 @@ fn upstream() -> Upstream {
     .unwrap()
 }
 
-fn found(holds: Option<u64>) -> io::Result<LookupResult> {
+fn found(ttl: Option<u64>) -> io::Result<LookupResult> {
     Ok(LookupResult {
         addresses: vec![([10, 0, 0, 1], 80).into()],
-        holds: holds.map(Duration::from_secs),
+        ttl: ttl.map(Duration::from_secs),
     })
 }
 
@@ -31,7 +32,7 @@ fn failed() -> io::Result<LookupResult> {
 }
 
 #[test]
-fn a_name_is_looked_up_when_its_time_has_come_and_not_twice_at_once() {
+fn a_name_is_looked_up_when_it_is_due_and_not_twice_at_once() {
     let upstream = upstream();
     assert_eq!(upstream.next_lookup(), Some(Millis(30_000)));
     assert!(upstream.lookups(Millis(29_999)).is_empty());
@@ -44,7 +45,7 @@ fn a_name_is_looked_up_when_its_time_has_come_and_not_twice_at_once() {
 }
 
 #[test]
-fn what_holds_for_a_shorter_time_is_looked_up_sooner() {
+fn a_name_with_a_shorter_ttl_is_looked_up_sooner() {
     let upstream = upstream();
     for (found, next) in [
         (found(Some(5)), 5_000),
@@ -76,7 +77,7 @@ fn a_failure_leaves_the_last_addresses_and_is_counted() {
 }
 
 #[test]
-fn a_name_that_is_not_known_yet_keeps_nobody_from_starting() {
+fn a_name_that_is_not_known_yet_does_not_keep_weir_from_starting() {
     let mut server = UpstreamServer::at(plan::UpstreamAddress::Tcp {
         host: "not.known.invalid".into(),
         port: 80,
@@ -92,7 +93,7 @@ fn a_name_that_is_not_known_yet_keeps_nobody_from_starting() {
 }
 
 #[test]
-fn names_that_are_looked_up_once_are_compared_with_what_is_known() {
+fn names_that_are_looked_up_once_are_compared_with_the_known_addresses() {
     let plan = |host: &str| {
         let server = UpstreamServer::at(plan::UpstreamAddress::Tcp {
             host: host.into(),
@@ -101,7 +102,7 @@ fn names_that_are_looked_up_once_are_compared_with_what_is_known() {
         plan::Upstream::of("app", vec![server])
     };
     let upstream = Upstream::build(&plan("127.0.0.1"), Arc::default(), None).unwrap();
-    assert!(upstream.is_where_it_was(&plan("127.0.0.1")));
-    assert!(!upstream.is_where_it_was(&plan("127.0.0.2")));
-    assert!(upstream.is_where_it_was(&plan("nowhere.invalid")));
+    assert!(upstream.has_same_addresses(&plan("127.0.0.1")));
+    assert!(!upstream.has_same_addresses(&plan("127.0.0.2")));
+    assert!(upstream.has_same_addresses(&plan("nowhere.invalid")));
 }

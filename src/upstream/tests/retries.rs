@@ -250,13 +250,13 @@ async fn a_barred_server_is_not_asked_until_its_last_bar_is_down() {
     for origins in [&[&first, &second][..], &[&first][..]] {
         let mut road = Road::to(origins);
         for backend in road.upstream.backends() {
-            backend.bar(UnavailableReason::Unhealthy);
+            backend.set_unavailable(UnavailableReason::Unhealthy, true);
         }
-        road.upstream.backends()[0].bar(UnavailableReason::Breaker);
+        road.upstream.backends()[0].set_unavailable(UnavailableReason::Breaker, true);
         assert!(matches!(road.get().await, Err(Error::NoLiveBackend)));
-        road.upstream.backends()[0].unbar(UnavailableReason::Unhealthy);
+        road.upstream.backends()[0].set_unavailable(UnavailableReason::Unhealthy, false);
         assert!(matches!(road.get().await, Err(Error::NoLiveBackend)));
-        road.upstream.backends()[0].unbar(UnavailableReason::Breaker);
+        road.upstream.backends()[0].set_unavailable(UnavailableReason::Breaker, false);
         for _ in 0..2 {
             road.get_text().await;
             let last = road.record.attempts.last().unwrap();

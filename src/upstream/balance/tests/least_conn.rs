@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::plan::{UpstreamAddress, UpstreamServer};
-use crate::upstream::balance::peers::BackendSnapshot;
+use crate::upstream::backend::BackendSnapshot;
 use crate::upstream::balance::tests::Servers;
 
 /// The same algorithm as nginx writes it: what the tests measure by.
@@ -117,7 +117,7 @@ impl Naive {
     fn presence(&self, index: usize) -> BackendSnapshot {
         let Peer { server, active, .. } = &self.0[index];
         BackendSnapshot {
-            barred: server.down,
+            unavailable: server.down,
             full: server.max_conns > 0 && *active >= server.max_conns,
         }
     }
@@ -132,7 +132,7 @@ fn server(weight: u32) -> UpstreamServer {
 
 fn of(servers: &[UpstreamServer]) -> Servers<LeastConn> {
     Servers::new(LeastConn, servers, |server| BackendSnapshot {
-        barred: server.down,
+        unavailable: server.down,
         full: false,
     })
 }
@@ -163,13 +163,13 @@ fn a_server_that_comes_back_is_not_sent_everything_at_once() {
         ..server(1)
     };
     let mut servers = of(&[slow, server(1)]);
-    let asked = |barred| BackendSnapshot {
-        barred,
+    let asked = |unavailable| BackendSnapshot {
+        unavailable,
         full: false,
     };
-    servers.consider(0, asked(true), Millis(0));
+    servers.refresh(0, asked(true), Millis(0));
     servers.set_active(1, 1);
-    servers.consider(0, asked(false), Millis(1_000));
+    servers.refresh(0, asked(false), Millis(1_000));
     let mut pick = |now| servers.pick(&mut TriedPeers::default(), Millis(now));
     // A tenth of its weight: nothing to do there is as much as nine requests at the other.
     assert_eq!(pick(2_000), Some(1));
@@ -243,14 +243,14 @@ proptest! {
                             leases.push(index);
                         }
                         servers.set_active(index, naive.0[index].active);
-                        servers.consider(index, naive.presence(index), now);
+                        servers.refresh(index, naive.presence(index), now);
                     }
                 }
                 Event::End { which } => if !leases.is_empty() {
                     let index = leases.swap_remove(which % leases.len());
                     naive.0[index].active -= 1;
                     servers.set_active(index, naive.0[index].active);
-                        servers.consider(index, naive.presence(index), now);
+                        servers.refresh(index, naive.presence(index), now);
                 },
                 Event::Success { server } => {
                     servers.succeeded(server);

@@ -7,10 +7,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::least_conn::LeastConn;
-use super::peers::{BackendSnapshot, PeerStates};
+use super::peers::PeerStates;
 use super::round_robin::RoundRobin;
 use super::*;
 use crate::config::plan::{UpstreamAddress, UpstreamServer};
+use crate::upstream::backend::BackendSnapshot;
 
 fn server(weight: u32) -> UpstreamServer {
     UpstreamServer {
@@ -23,7 +24,7 @@ fn server(weight: u32) -> UpstreamServer {
 
 fn present() -> BackendSnapshot {
     BackendSnapshot {
-        barred: false,
+        unavailable: false,
         full: false,
     }
 }
@@ -138,13 +139,13 @@ fn who_comes_back_starts_slowly_by_turns() {
     let mut standings = by_turns(&servers);
     // A group that has just started does not start slowly.
     assert_eq!(picked(&mut standings, 30, Millis(0)), [10, 10, 10, 0]);
-    let barred = BackendSnapshot {
-        barred: true,
+    let unavailable = BackendSnapshot {
+        unavailable: true,
         ..present()
     };
-    standings.consider(2, barred, Millis(0));
+    standings.refresh(2, unavailable, Millis(0));
     assert_eq!(picked(&mut standings, 20, Millis(0)), [10, 10, 0, 0]);
-    standings.consider(2, present(), Millis(1_000));
+    standings.refresh(2, present(), Millis(1_000));
     assert_third_rises(&mut standings);
 }
 
@@ -157,7 +158,7 @@ fn who_takes_the_place_of_another_has_none_of_its_failures() {
     assert_eq!(picked(&mut standings, 4, Millis(1))[1], 0);
     let replaced = (0..2).map(|index| (&servers[index], present(), index == 1));
     standings.renew(replaced, Millis(1));
-    assert!(!standings.is_blemished(1));
+    assert!(!standings.has_failures(1));
     assert!(picked(&mut standings, 40, Millis(9_000))[1] > 0);
 }
 
@@ -218,10 +219,10 @@ fn assert_renewals_change_nothing<B: Balance>(
                 one.succeeded(index);
                 other.succeeded(index);
             }
-            Step::Bar(index, barred) => {
-                presence[index].barred = barred;
-                one.consider(index, presence[index], now);
-                other.consider(index, presence[index], now);
+            Step::Bar(index, unavailable) => {
+                presence[index].unavailable = unavailable;
+                one.refresh(index, presence[index], now);
+                other.refresh(index, presence[index], now);
             }
             Step::Load(index, active) => {
                 one.set_active(index, active);

@@ -5,8 +5,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::clock::Millis;
 use crate::config::plan::{UpstreamAddress, UpstreamServer};
-use crate::upstream::balance::peers::{BackendSnapshot, FailResult};
+use crate::upstream::backend::BackendSnapshot;
+use crate::upstream::balance::TriedPeers;
 use crate::upstream::balance::tests::Servers;
 
 fn server(weight: u32) -> UpstreamServer {
@@ -22,7 +24,7 @@ fn of(servers: &[UpstreamServer]) -> Servers<RoundRobin> {
 
 fn free(free: bool) -> BackendSnapshot {
     BackendSnapshot {
-        barred: false,
+        unavailable: false,
         full: !free,
     }
 }
@@ -63,7 +65,7 @@ fn more_servers_than_a_word_has_bits_are_all_asked_once() {
 #[test]
 fn a_server_that_failed_is_left_alone_for_its_fail_timeout() {
     let mut servers = of(&[server(1), server(1)]);
-    assert_eq!(servers.failed(0, Millis(1_000)), FailResult::Disable);
+    assert!(servers.failed(0, Millis(1_000)));
     assert_eq!(sequence(&mut servers, 3, Millis(11_000)), [1, 1, 1]);
     assert!(sequence(&mut servers, 2, Millis(11_001)).contains(&0));
 }
@@ -73,9 +75,9 @@ fn fewer_failures_than_max_fails_disable_nobody() {
     let mut patient = server(1);
     patient.max_fails = 3;
     let mut servers = of(&[patient, server(1)]);
-    assert_eq!(servers.failed(0, Millis(1)), FailResult::Keep);
-    assert_eq!(servers.failed(0, Millis(2)), FailResult::Keep);
-    assert_eq!(servers.failed(0, Millis(3)), FailResult::Disable);
+    assert!(!servers.failed(0, Millis(1)));
+    assert!(!servers.failed(0, Millis(2)));
+    assert!(servers.failed(0, Millis(3)));
 }
 
 #[test]
@@ -84,7 +86,7 @@ fn max_fails_zero_never_disables() {
     stoic.max_fails = 0;
     let mut servers = of(&[stoic, server(1)]);
     for now in 0..10 {
-        assert_eq!(servers.failed(0, Millis(now)), FailResult::Keep);
+        assert!(!servers.failed(0, Millis(now)));
     }
     assert!(sequence(&mut servers, 2, Millis(10)).contains(&0));
 }
@@ -105,10 +107,10 @@ fn an_answered_probe_brings_the_server_back() {
     servers.failed(0, Millis(0));
     // The answer to a request sent before the failure proves nothing.
     servers.succeeded(0);
-    assert!(servers.is_blemished(0));
+    assert!(servers.has_failures(0));
     while !sequence(&mut servers, 1, Millis(10_001)).contains(&0) {}
     servers.succeeded(0);
-    assert!(!servers.is_blemished(0));
+    assert!(!servers.has_failures(0));
     let asked = sequence(&mut servers, 10, Millis(10_002));
     assert_eq!(asked.iter().filter(|index| **index == 0).count(), 5);
 }
@@ -152,18 +154,18 @@ fn a_server_that_is_down_or_full_is_never_asked() {
     let mut down = server(1);
     down.down = true;
     let mut servers = of(&[down, server(1), server(1)]);
-    servers.consider(1, free(false), Millis(0));
+    servers.refresh(1, free(false), Millis(0));
     assert_eq!(sequence(&mut servers, 4, Millis(0)), [2; 4]);
-    servers.consider(1, free(true), Millis(0));
+    servers.refresh(1, free(true), Millis(0));
     assert!(sequence(&mut servers, 2, Millis(0)).contains(&1));
 }
 
 #[test]
 fn a_full_server_that_fails_is_left_alone_when_it_has_room_again() {
     let mut servers = of(&[server(1), server(1)]);
-    servers.consider(0, free(false), Millis(0));
+    servers.refresh(0, free(false), Millis(0));
     servers.failed(0, Millis(1));
-    servers.consider(0, free(true), Millis(2));
+    servers.refresh(0, free(true), Millis(2));
     assert_eq!(sequence(&mut servers, 3, Millis(10_001)), [1; 3]);
     assert!(sequence(&mut servers, 2, Millis(10_002)).contains(&0));
 }
@@ -248,7 +250,7 @@ proptest! {
                 }
                 Event::Fullness { server } => {
                     full[server] = !full[server];
-                    servers.consider(server, free(!full[server] && !all[server].down), now);
+                    servers.refresh(server, free(!full[server] && !all[server].down), now);
                 }
                 Event::Pause { millis } => now = Millis(now.0 + millis),
             }

@@ -212,7 +212,7 @@ fn who_leaves_after_waiting_too_long_has_seen_that_it_is_slow() {
     let leave = |after| {
         clock.set(Millis(0));
         let pass = breaker.admit(Millis(0)).unwrap();
-        let pass = pass.watch(&clock, &mut RequestBody::none());
+        let pass = pass.timed(&clock, &mut RequestBody::none());
         clock.set(Millis(after));
         drop(pass);
     };
@@ -265,16 +265,16 @@ fn what_comes_late_is_not_listened_to() {
 fn an_answer_cut_short_is_a_failure_after_all() {
     let breaker = breaker(&plan());
     calls(&breaker, 4, WELL, 0);
-    let ticket = breaker.admit(Millis(0)).unwrap().ticket();
-    breaker.regret(ticket, Millis(0));
+    let ticket = breaker.admit(Millis(0)).unwrap().ticket;
+    breaker.revoke(ticket, Millis(0));
     assert_eq!(breaker.state(), BreakerState::Closed);
-    breaker.regret(ticket, Millis(0));
+    breaker.revoke(ticket, Millis(0));
     assert_eq!(breaker.state(), BreakerState::Open);
     // Begun before, cut after it was found to be bad: that is known.
     let probe = breaker.admit(Millis(5_000)).unwrap();
-    breaker.regret(ticket, Millis(5_000));
+    breaker.revoke(ticket, Millis(5_000));
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
-    breaker.regret(probe.ticket(), Millis(5_000));
+    breaker.revoke(probe.ticket, Millis(5_000));
     assert_eq!(breaker.state(), BreakerState::Open);
 }
 

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::{MalformedChunk, PrebuiltResponse};
-use crate::upstream::RequestHeadForm;
 use crate::upstream::error::InvalidResponse;
 use crate::upstream::fuzzing::{FuzzedResponse, read};
 
@@ -16,12 +15,7 @@ fn at_once(text: &str) -> Option<FuzzedResponse> {
 }
 
 fn head(text: &str) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
-    HeadReader::default().next(
-        &mut BytesMut::from(text),
-        &Method::GET,
-        RequestHeadForm::Fields,
-        1000,
-    )
+    HeadReader::default().next(&mut BytesMut::from(text), &Method::GET, false, 1000)
 }
 
 fn framed(fields: &str) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
@@ -29,7 +23,10 @@ fn framed(fields: &str) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
 }
 
 fn body(text: &str) -> Result<Vec<u8>, MalformedChunk> {
-    let (mut reading, mut read) = (BodyFraming::chunked(), BytesMut::from(text));
+    let (mut reading, mut read) = (
+        BodyFraming::Chunked(ChunkDecoder::default()),
+        BytesMut::from(text),
+    );
     let mut body = Vec::new();
     while let Some(BodyChunk::Data(data)) = reading.next(&mut read)? {
         body.extend_from_slice(&data);
@@ -77,7 +74,7 @@ fn chunks_from_http_1_0_are_read() {
     let head = head("HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
     let head = head.unwrap().unwrap();
     assert!(!head.reusable);
-    assert!(matches!(head.reading, BodyFraming::Chunked(_)));
+    assert!(matches!(head.framing, BodyFraming::Chunked(_)));
 }
 
 /// Whoever reads it after us may not know that it was asked with HEAD.
@@ -86,7 +83,7 @@ fn an_answer_without_a_body_is_held_to_the_same() {
     for status in ["200 OK", "204 No Content", "304 Not Modified"] {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n");
         let read = &mut BytesMut::from(&*text);
-        let parsed = HeadReader::default().next(read, &Method::HEAD, RequestHeadForm::Fields, 1000);
+        let parsed = HeadReader::default().next(read, &Method::HEAD, false, 1000);
         assert!(parsed.is_err(), "{status}");
     }
 }
@@ -169,7 +166,10 @@ fn what_is_not_a_chunk_is_found_out() {
 
 #[test]
 fn what_cannot_be_read_stays_unreadable() {
-    let (mut reading, mut read) = (BodyFraming::chunked(), BytesMut::from("1\r\na\rX0\r\n\r\n"));
+    let (mut reading, mut read) = (
+        BodyFraming::Chunked(ChunkDecoder::default()),
+        BytesMut::from("1\r\na\rX0\r\n\r\n"),
+    );
     assert!(matches!(
         reading.next(&mut read),
         Ok(Some(BodyChunk::Data(_)))
@@ -191,7 +191,7 @@ fn extensions_and_trailers_have_an_end() {
 #[test]
 fn the_end_is_seen_with_the_last_data() {
     let mut read = BytesMut::from("2\r\nok\r\n0\r\nx-sum: 1\r\n\r\n");
-    let mut reading = BodyFraming::chunked();
+    let mut reading = BodyFraming::Chunked(ChunkDecoder::default());
     assert!(reading.end(&mut read).is_none());
     assert!(matches!(reading.next(&mut read), Ok(Some(BodyChunk::Data(data))) if data == "ok"));
     let trailers = reading.end(&mut read).unwrap().unwrap();
@@ -248,7 +248,7 @@ proptest! {
     #[test]
     fn sizes_are_written_as_they_are_read(length in any::<u32>()) {
         let mut line = Vec::new();
-        request::size(length as usize, &mut line);
+        request::write_chunk_size(length as usize, &mut line);
         prop_assert_eq!(String::from_utf8(line).unwrap(), format!("{length:x}\r\n"));
     }
 }
@@ -261,7 +261,7 @@ fn a_trailer_says_nothing_that_belongs_in_the_head() {
     }
     trailers.insert(CONTENT_LENGTH, "1".parse().unwrap());
     let mut out = Vec::new();
-    request::end(Some(&trailers), &mut out);
+    request::write_last_chunk(Some(&trailers), &mut out);
     assert_eq!(out, b"0\r\nx-sum: 1\r\n\r\n");
 }
 
@@ -270,10 +270,10 @@ fn a_trailer_says_nothing_that_belongs_in_the_head() {
 fn written_out(text: &str, method: &Method) -> Option<String> {
     let mut read = BytesMut::from(text);
     let head = HeadReader::default()
-        .next(&mut read, method, RequestHeadForm::Lines, 1000)
+        .next(&mut read, method, true, 1000)
         .ok()??;
-    let mut reading = head.reading;
-    let stock = PrebuiltResponse::new(head.lines?, reading.take_all(&mut read)?);
+    let mut reading = head.framing;
+    let stock = PrebuiltResponse::new(head.raw?, reading.take_all(&mut read)?);
     let mut out = Vec::new();
     let first = "HTTP/1.1 200 OK\r\n";
     let end = "content-length: 0\r\ndate: Mon, 16 Nov 2026 10:05:48 GMT\r\n\r\n";
@@ -320,9 +320,9 @@ proptest! {
         let parse = |form| {
             let mut read = BytesMut::from(&*text);
             let head = HeadReader::default().next(&mut read, &Method::GET, form, 1000).ok().flatten()?;
-            Some((format!("{:?} {}", head.reading, head.reusable), read, head.headers, head.lines))
+            Some((format!("{:?} {}", head.framing, head.reusable), read, head.headers, head.raw))
         };
-        match (parse(RequestHeadForm::Lines), parse(RequestHeadForm::Fields)) {
+        match (parse(true), parse(false)) {
             (Some((how, rest, _, Some(_))), Some((as_map, map_rest, map, None))) => {
                 prop_assert_eq!((how, rest), (as_map, map_rest));
                 let written = written_out(&text, &Method::GET).unwrap();

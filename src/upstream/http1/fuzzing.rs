@@ -1,30 +1,27 @@
-//! Answers read from their bytes alone, without a connection: for tests, and the way in for the fuzzer.
+//! Responses read from bytes alone, without a connection: for tests and for the fuzzer.
 
 use bytes::BytesMut;
 use http::{HeaderMap, Method, StatusCode};
 
-use super::RequestHeadForm;
-use super::http1::{BodyChunk, HeadReader};
+use super::{BodyChunk, HeadReader};
 
-pub use super::dns::addresses_in;
-
-/// An answer that was read to its end.
+/// A response that was read to its end.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FuzzedResponse {
-    /// Its status.
+    /// The status.
     pub status: StatusCode,
-    /// Its header fields.
+    /// The header fields.
     pub headers: HeaderMap,
-    /// Its body, decoded.
+    /// The decoded body.
     pub body: Vec<u8>,
-    /// What came after the body.
+    /// The trailers.
     pub trailers: Option<HeaderMap>,
-    /// Whether its connection could carry another request.
+    /// Whether the connection could carry another request.
     pub reusable: bool,
 }
 
-/// Reads an answer to `method` that comes in pieces and ends with the connection; `None` if it is not one, or not
-/// all of one.
+/// Reads a response to `method` that comes in pieces and ends with the connection; `None` if it is malformed or
+/// incomplete.
 pub fn read<'p>(
     method: &Method,
     pieces: impl IntoIterator<Item = &'p [u8]>,
@@ -32,11 +29,8 @@ pub fn read<'p>(
     let mut pieces = pieces.into_iter();
     let (mut heads, mut read) = (HeadReader::default(), BytesMut::new());
     let mut head = loop {
-        match heads
-            .next(&mut read, method, RequestHeadForm::Fields, 1000)
-            .ok()?
-        {
-            // Nobody asked for it.
+        match heads.next(&mut read, method, false, 1000).ok()? {
+            // It was not asked for.
             Some(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => return None,
             Some(head) if head.status.is_informational() => {}
             Some(head) => break head,
@@ -45,12 +39,12 @@ pub fn read<'p>(
     };
     let mut body = Vec::new();
     let trailers = loop {
-        match head.reading.next(&mut read).ok()? {
+        match head.framing.next(&mut read).ok()? {
             Some(BodyChunk::Data(data)) => body.extend_from_slice(&data),
             Some(BodyChunk::End(trailers)) => break trailers,
             None => match pieces.next() {
                 Some(piece) => read.extend_from_slice(piece),
-                None if head.reading.ends_with_connection() => break None,
+                None if head.framing.ends_with_connection() => break None,
                 None => return None,
             },
         }
