@@ -330,7 +330,7 @@ mod checksum_tests {
     use super::*;
 
     #[test]
-    fn the_sum_is_the_one_everybody_computes() {
+    fn the_checksum_is_the_standard_one() {
         let sum = !b"123456789".iter().fold(u32::MAX, add);
         assert_eq!(sum, 0xe306_9283);
     }

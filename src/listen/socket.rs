@@ -45,12 +45,6 @@ impl Error {
         }
     }
 
-    /// The address.
-    #[must_use]
-    pub fn address(&self) -> &SocketAddress {
-        &self.address
-    }
-
     /// The kind of error the system gave.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {

@@ -1,14 +1,10 @@
 //! Rules together: what is charged, what waits, what is given back.
 
-mod afterwards;
-
+mod at_end;
+mod excess;
+mod headers;
 mod keys;
-
-mod sanctions;
-
 pub(super) mod support;
-
-mod told;
 
 use http::StatusCode;
 use tokio::time::Instant;
@@ -49,13 +45,13 @@ fn pass_count(limits: &Limits, rule: usize) -> u64 {
 }
 
 #[test]
-fn without_rules_nothing_is_said() {
+fn without_rules_a_request_passes_without_a_status() {
     let limits = limits(&plan(vec![], vec![]), &[], &[]);
     assert!(matches!(ask(&limits, 0), (Admission::Pass, None)));
 }
 
 #[test]
-fn burst_is_spent_before_anyone_is_refused() {
+fn burst_is_spent_before_any_request_is_refused() {
     let plan = plan(vec![req_zone("perip", 10_000)], vec![]);
     let limits = limits(&plan, &[req_rule(0, 2)], &[]);
     for _ in 0..3 {
@@ -232,7 +228,7 @@ fn overrides_give_a_network_its_own_numbers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delayed_request_waits_and_holds_no_place_meanwhile() {
+async fn a_delayed_request_holds_no_slot_while_it_waits() {
     let plan = plan(vec![req_zone("a", 10_000)], vec![conn_zone("c")]);
     let limits = limits(&plan, &[delaying(0, 5)], &[conn_rule(0, 1)]);
     let clock = Clock::machine();
@@ -256,7 +252,7 @@ async fn a_delayed_request_waits_and_holds_no_place_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_refusal_by_a_later_limit_conn_gives_earlier_places_back() {
+async fn a_refusal_by_a_later_limit_conn_releases_earlier_slots() {
     let plan = plan(vec![], vec![conn_zone("a"), conn_zone("b")]);
     let rules = [conn_rule(0, 5), conn_rule(1, 1)];
     let limits = limits(&plan, &[], &rules);
@@ -295,7 +291,7 @@ async fn a_dry_run_of_limit_conn_lets_the_request_run_uncounted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_makes_a_request_wait_for_its_place() {
+async fn a_queue_makes_a_request_wait_for_its_slot() {
     let plan = plan(vec![], vec![conn_zone("a")]);
     let rule = ConnRule {
         queue: Some(ConnQueue {
@@ -325,7 +321,7 @@ async fn a_queue_makes_a_request_wait_for_its_place() {
 }
 
 #[tokio::test]
-async fn a_permit_holds_any_number_of_places() {
+async fn a_permit_holds_any_number_of_slots() {
     let zones = ["a", "b", "c", "d"].map(conn_zone).to_vec();
     let rules: Vec<_> = (0..4).map(|zone| conn_rule(zone, 1)).collect();
     let limits = limits(&plan(vec![], zones), &[], &rules);

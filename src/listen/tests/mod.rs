@@ -44,7 +44,7 @@ fn every_event_loop_gets_a_socket_on_the_same_port() {
 
 /// SO_REUSEPORT alone would let both listen and share the connections.
 #[test]
-fn a_second_process_on_the_same_address_is_told_so() {
+fn a_second_process_on_the_same_address_gets_an_error() {
     let first = bind(&loopback(0), 2).unwrap();
     let address = tcp(&first[0]);
     let error = bind(&SocketAddress::Tcp(address), 2).unwrap_err();
@@ -100,7 +100,7 @@ fn a_socket_file_left_behind_is_replaced_and_ours_is_removed_at_the_end() {
 }
 
 #[test]
-fn a_socket_file_somebody_listens_on_is_left_alone() {
+fn a_socket_file_in_use_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weir.sock");
     let _other = StdUnixListener::bind(&path).unwrap();
@@ -231,7 +231,7 @@ async fn a_unix_socket_accepts_on_every_event_loop() {
 }
 
 #[tokio::test]
-async fn a_connection_that_panics_takes_nobody_with_it() {
+async fn a_panic_ends_only_its_own_connection() {
     let bound = bind(&loopback(0), 1).unwrap().remove(0);
     let address = tcp(&bound);
     let rig = Rig::start(bound);
@@ -316,7 +316,7 @@ async fn every_loop_gets_its_fair_share_of_few_connections() {
 }
 
 #[tokio::test]
-async fn who_is_being_handed_over_when_told_to_stop_is_let_in() {
+async fn a_connection_that_is_handed_over_during_a_stop_is_served() {
     for _ in 0..20 {
         let bound = bind(&loopback(0), 2).unwrap();
         let address = tcp(&bound[0]);

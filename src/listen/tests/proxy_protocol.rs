@@ -78,7 +78,7 @@ fn a_proxy_may_speak_for_itself() {
 }
 
 #[test]
-fn what_is_no_header_is_told_at_once() {
+fn what_is_no_header_is_refused_at_once() {
     for (header, wrong) in [
         (&b"GET / HTTP/1.1\r\n"[..], ProxyHeaderError::Other),
         (b"\x16\x03\x01", ProxyHeaderError::Other),

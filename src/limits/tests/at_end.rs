@@ -27,8 +27,8 @@ fn differs(zones: &Zones, zone: usize) -> ShadowDifferences {
     zones.shadow[zone].as_ref().unwrap().differences()
 }
 
-/// A request that is let in at `now` and then turns out to weigh so much.
-async fn weighs(limits: &Limits, now: u64, bytes: u64) {
+/// A request that is admitted at `now` and then costs so much.
+async fn costs(limits: &Limits, now: u64, bytes: u64) {
     let mut record = record(&[]);
     let clock = Clock::by_hand(Millis(now));
     let permit = admit(limits, &mut record, &clock).await;
@@ -44,9 +44,9 @@ async fn weighs(limits: &Limits, now: u64, bytes: u64) {
 async fn a_key_that_took_too_much_pays_for_it_afterwards() {
     let plan = plan(vec![req_zone("bytes", 1_000_000)], vec![]);
     let (limits, _) = compile(plan, &[by_response(0, 2_000)], &[]);
-    weighs(&limits, 0, 1_500).await;
+    costs(&limits, 0, 1_500).await;
     // Not in debt: one more is let in, whatever it will be.
-    weighs(&limits, 0, 10_501).await;
+    costs(&limits, 0, 10_501).await;
     let refused = refusal(ask(&limits, 0).0);
     assert_eq!(
         refused.retry_after,
@@ -61,7 +61,7 @@ async fn what_went_through_costs_nothing_until_it_is_settled() {
     let plan = plan(vec![req_zone("bytes", 1_000)], vec![]);
     let (limits, _) = compile(plan, &[by_response(0, 0)], &[]);
     for _ in 0..10 {
-        weighs(&limits, 0, 0).await;
+        costs(&limits, 0, 0).await;
     }
     assert!(limits.requests[0].zone.store.is_empty());
 }
@@ -102,10 +102,10 @@ fn a_laxer_shadow_is_noticed_too() {
 async fn a_shadow_is_paid_by_what_it_would_have_let_in() {
     let plan = plan(vec![req_zone("bytes", 1_000_000)], vec![]);
     let (limits, zones) = compile(plan, &[], &[by_response(0, 0)]);
-    weighs(&limits, 0, 5_000).await;
+    costs(&limits, 0, 5_000).await;
     // This one the shadow would have refused: it owes nothing for it.
-    weighs(&limits, 1_000, 90_000).await;
-    weighs(&limits, 5_000, 0).await;
+    costs(&limits, 1_000, 90_000).await;
+    costs(&limits, 5_000, 0).await;
     let expected = ShadowDifferences { refuse: 1, pass: 0 };
     assert_eq!(differs(&zones, 0), expected);
 }

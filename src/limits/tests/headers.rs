@@ -10,7 +10,7 @@ use crate::limits::tests::support::{
     conf, conn_rule, conn_zone, delaying, exchange_from, limits, plan, record, req_rule, req_zone,
 };
 
-fn weighing(rule: ReqRule, milli: u64) -> ReqRule {
+fn costing(rule: ReqRule, milli: u64) -> ReqRule {
     ReqRule {
         weight: CostSource::Fixed(Cost::milli(milli)),
         ..rule
@@ -33,12 +33,12 @@ fn fields(refusal: &Refusal) -> Vec<String> {
 
 /// 1r/s, and ten may come at once: 7 of them leave 3, and one of 5 has to wait for two more.
 #[test]
-fn what_is_left_is_told_where_it_is_less_than_a_request_weighs() {
+fn the_rest_is_named_where_it_is_less_than_the_cost_of_a_request() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let zones = Zones::build(&plan);
     let compiled = |rule| Limits::compile(&conf(&[rule], &[]), &zones);
-    let seven = compiled(weighing(req_rule(0, 9), 7_000));
-    let five = compiled(weighing(req_rule(0, 9), 5_000));
+    let seven = compiled(costing(req_rule(0, 9), 7_000));
+    let five = compiled(costing(req_rule(0, 9), 5_000));
     assert!(matches!(ask(&seven, 0).0, Admission::Pass));
     assert_eq!(
         fields(&refusal(ask(&five, 0).0)),
@@ -73,19 +73,19 @@ fn a_penalty_is_a_time_of_the_policy_that_gave_it() {
             penalty: Some(Duration::from_secs(30)),
             ..RefusalAction::default()
         },
-        ..weighing(req_rule(0, 9), 6_000)
+        ..costing(req_rule(0, 9), 6_000)
     };
     plan.servers[0].fallback = conf(&[rule], &[]);
     let limits = Limits::compile(&plan.servers[0].fallback, &Zones::build(&plan));
     ask(&limits, 0);
-    let told = fields(&refusal(ask(&limits, 0).0));
+    let named = fields(&refusal(ask(&limits, 0).0));
     assert_eq!(
-        (&*told[0], &*told[2]),
+        (&*named[0], &*named[2]),
         ("retry-after: 30", "ratelimit: \"a\";r=0;t=30")
     );
-    let told = fields(&refusal(ask(&limits, 10_000).0));
+    let named = fields(&refusal(ask(&limits, 10_000).0));
     assert_eq!(
-        (&*told[0], &*told[2]),
+        (&*named[0], &*named[2]),
         ("retry-after: 20", "ratelimit: \"a\";r=0;t=20")
     );
 }
@@ -130,7 +130,7 @@ fn every_policy_that_holds_is_named_with_the_numbers_that_hold() {
 }
 
 /// What responses to requests that were let in carry, where the backend sent `sent`.
-async fn told_of(limits: &Limits, address: &str, now: u64, sent: &[(&str, &str)]) -> Vec<String> {
+async fn fields_of(limits: &Limits, address: &str, now: u64, sent: &[(&str, &str)]) -> Vec<String> {
     let clock = Clock::by_hand(Millis(now));
     let mut record = exchange_from(address, &[]);
     let admitted = admit(limits, &mut record, &clock).await;
@@ -149,7 +149,7 @@ async fn told_of(limits: &Limits, address: &str, now: u64, sent: &[(&str, &str)]
     written.collect()
 }
 
-fn telling(plan: &Plan, req: &[ReqRule], conn: &[ConnRule], form: HeaderForm) -> Limits {
+fn with_headers(plan: &Plan, req: &[ReqRule], conn: &[ConnRule], form: HeaderForm) -> Limits {
     let mut conf = conf(req, conn);
     conf.limit_headers = LimitHeaders {
         form,
@@ -166,8 +166,8 @@ async fn admitted_requests_get_what_is_left() {
     };
     let zones = vec![req_zone("a", 1_000), counting("b", window)];
     let plan = plan(zones, vec![conn_zone("c")]);
-    let rules = [weighing(req_rule(0, 9), 4_000), req_rule(1, 0)];
-    let limits = telling(&plan, &rules, &[conn_rule(0, 3)], HeaderForm::Ietf);
+    let rules = [costing(req_rule(0, 9), 4_000), req_rule(1, 0)];
+    let limits = with_headers(&plan, &rules, &[conn_rule(0, 3)], HeaderForm::Ietf);
     let policy = "ratelimit-policy: \"a\";q=10;w=10, \"b\";q=5;w=60, \
                   \"c\";q=3;qu=\"concurrent-requests\"";
     for (now, state) in [
@@ -177,21 +177,21 @@ async fn admitted_requests_get_what_is_left() {
         (40_000, "\"a\";r=6;t=4, \"b\";r=1;t=20, \"c\";r=2"),
         (50_000, "\"a\";r=6;t=4, \"b\";r=0;t=10, \"c\";r=2"),
     ] {
-        let told = told_of(&limits, "127.0.0.1", now, &[]).await;
-        assert_eq!(told, [policy, &format!("ratelimit: {state}")], "at {now}");
+        let fields = fields_of(&limits, "127.0.0.1", now, &[]).await;
+        assert_eq!(fields, [policy, &format!("ratelimit: {state}")], "at {now}");
     }
 }
 
 #[tokio::test]
 async fn fields_of_a_backend_stay_beside_weirs() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
-    let ietf = telling(&plan, &[req_rule(0, 4)], &[], HeaderForm::Ietf);
+    let ietf = with_headers(&plan, &[req_rule(0, 4)], &[], HeaderForm::Ietf);
     let sent = [
         ("ratelimit", "\"theirs\";r=1"),
         ("ratelimit-policy", "\"theirs\";q=3"),
     ];
     assert_eq!(
-        told_of(&ietf, "127.0.0.1", 0, &sent).await,
+        fields_of(&ietf, "127.0.0.1", 0, &sent).await,
         [
             "ratelimit: \"theirs\";r=1",
             "ratelimit: \"a\";r=4;t=1",
@@ -199,17 +199,17 @@ async fn fields_of_a_backend_stay_beside_weirs() {
             "ratelimit-policy: \"a\";q=5;w=5"
         ]
     );
-    let legacy = telling(&plan, &[req_rule(0, 4)], &[], HeaderForm::Legacy);
+    let legacy = with_headers(&plan, &[req_rule(0, 4)], &[], HeaderForm::Legacy);
     let less = [("x-ratelimit-remaining", "1"), ("x-ratelimit-limit", "3")];
     assert_eq!(
-        told_of(&legacy, "127.0.0.1", 0, &less).await,
+        fields_of(&legacy, "127.0.0.1", 0, &less).await,
         ["x-ratelimit-remaining: 1", "x-ratelimit-limit: 3"]
     );
     let more = [("x-ratelimit-remaining", "9"), ("x-ratelimit-limit", "30")];
-    let mut told = told_of(&legacy, "127.0.0.1", 0, &more).await;
-    told.sort_unstable();
+    let mut fields = fields_of(&legacy, "127.0.0.1", 0, &more).await;
+    fields.sort_unstable();
     assert_eq!(
-        told,
+        fields,
         [
             "x-ratelimit-limit: 5",
             "x-ratelimit-remaining: 3",
@@ -222,9 +222,9 @@ async fn fields_of_a_backend_stay_beside_weirs() {
 async fn of_several_policies_legacy_fields_tell_of_the_tightest() {
     let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
     let rules = [req_rule(0, 9), req_rule(1, 2)];
-    let limits = telling(&plan, &rules, &[], HeaderForm::Legacy);
+    let limits = with_headers(&plan, &rules, &[], HeaderForm::Legacy);
     assert_eq!(
-        told_of(&limits, "127.0.0.1", 0, &[]).await,
+        fields_of(&limits, "127.0.0.1", 0, &[]).await,
         [
             "x-ratelimit-limit: 3",
             "x-ratelimit-remaining: 2",
@@ -237,21 +237,21 @@ async fn of_several_policies_legacy_fields_tell_of_the_tightest() {
 async fn policies_that_do_not_hold_are_not_named() {
     let plan = plan(vec![req_zone("a", 1_000)], vec![]);
     let silent = limits(&plan, &[req_rule(0, 4)], &[]);
-    assert!(told_of(&silent, "127.0.0.1", 0, &[]).await.is_empty());
+    assert!(fields_of(&silent, "127.0.0.1", 0, &[]).await.is_empty());
     let mut conf = conf(&[req_rule(0, 4)], &[]);
     conf.limit_headers.on = HeaderScope::All;
     conf.limits.limit_req_dry_run = true;
     let dry = Limits::compile(&conf, &Zones::build(&plan));
-    assert!(told_of(&dry, "127.0.0.1", 0, &[]).await.is_empty());
+    assert!(fields_of(&dry, "127.0.0.1", 0, &[]).await.is_empty());
     let mut zone = req_zone("a", 1_000);
     zone.overrides = vec![Override {
         key: OverrideKey::Network("10.0.0.0/8".parse().unwrap()),
         own: None,
     }];
     let plan = support::plan(vec![zone], vec![]);
-    let limits = telling(&plan, &[req_rule(0, 4)], &[], HeaderForm::Ietf);
-    assert!(told_of(&limits, "10.1.2.3", 0, &[]).await.is_empty());
-    assert_eq!(told_of(&limits, "127.0.0.1", 0, &[]).await.len(), 2);
+    let limits = with_headers(&plan, &[req_rule(0, 4)], &[], HeaderForm::Ietf);
+    assert!(fields_of(&limits, "10.1.2.3", 0, &[]).await.is_empty());
+    assert_eq!(fields_of(&limits, "127.0.0.1", 0, &[]).await.len(), 2);
 }
 
 /// A zone and a rule of each kind.
@@ -282,7 +282,7 @@ fn ruled(kind: u8, burst: u32, milli: u64, most: u64) -> (AlgorithmParams, ReqRu
             max_wait,
             ..RefusalAction::default()
         },
-        ..weighing(rule, milli)
+        ..costing(rule, milli)
     };
     (algorithm, rule)
 }

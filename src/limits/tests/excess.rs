@@ -120,7 +120,7 @@ fn a_key_that_goes_over_stays_out_for_its_penalty() {
 
 /// A slow rate may keep a key out for longer than its penalty.
 #[test]
-fn whoever_would_be_punished_again_is_told_to_wait_for_longer() {
+fn a_key_that_would_get_another_penalty_has_to_wait_for_longer() {
     let plan = plan(vec![req_zone("a", 100)], vec![]);
     let limits = punishing_limits(plan, &[punishing(req_rule(0, 0), 4)], false);
     assert!(matches!(ask(&limits, 0).0, Admission::Pass));
@@ -130,7 +130,7 @@ fn whoever_would_be_punished_again_is_told_to_wait_for_longer() {
 }
 
 #[test]
-fn what_another_rule_refuses_punishes_nobody() {
+fn a_refusal_by_another_rule_gives_no_penalty() {
     let plan = plan(vec![req_zone("a", 1_000), req_zone("b", 1_000)], vec![]);
     let rules = [punishing(req_rule(0, 5), 60), req_rule(1, 0)];
     let limits = punishing_limits(plan, &rules, false);
