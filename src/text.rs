@@ -1,6 +1,25 @@
 //! Text from outside, made safe for where it is written: log lines, JSON, HTML, scripts, URLs and terminals.
 
 use std::borrow::Cow;
+use std::fmt;
+
+/// Lets `write!` append to memory, which cannot fail: there is no result to look at.
+pub trait Append {
+    /// Appends formatted text.
+    fn write_fmt(&mut self, text: fmt::Arguments<'_>);
+}
+
+impl Append for String {
+    fn write_fmt(&mut self, text: fmt::Arguments<'_>) {
+        fmt::Write::write_fmt(self, text).expect("a String takes every write");
+    }
+}
+
+impl Append for Vec<u8> {
+    fn write_fmt(&mut self, text: fmt::Arguments<'_>) {
+        std::io::Write::write_fmt(self, text).expect("a Vec takes every write");
+    }
+}
 
 /// Appends a value as nginx's `escape=default` does: quotes, backslashes and all that is not printable ASCII as `\xXX`.
 pub fn escape_log(value: &[u8], out: &mut Vec<u8>) {

@@ -328,8 +328,8 @@ mod tests {
     fn the_manual_has_every_metric_with_its_type_and_labels() {
         let declared: BTreeSet<_> = all()
             .map(|metric| match metric.labels {
-                [] => format!("{} {}", metric.name, metric.kind()),
-                labels => format!("{}{{{}}} {}", metric.name, labels.join(","), metric.kind()),
+                [] => format!("{} {}", metric.name, metric.kind),
+                labels => format!("{}{{{}}} {}", metric.name, labels.join(","), metric.kind),
             })
             .collect();
         assert_eq!(documented(), declared);

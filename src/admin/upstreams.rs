@@ -123,7 +123,7 @@ fn set(upstream: &Upstream, backend: &Backend, change: &BackendChange) -> Result
 
 fn latency(backend: &Backend) -> Vec<api::LatencyBucket> {
     let reading = backend.counters.latency();
-    let within = reading.within().iter();
+    let within = reading.buckets.iter();
     within
         .map(|(bound, count)| api::LatencyBucket {
             seconds: bound.parse().ok().filter(|bound: &f64| bound.is_finite()),

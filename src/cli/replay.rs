@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use serde::Serialize;
 
 use super::output;
 use crate::clock::{Clock, Millis};
@@ -190,30 +189,9 @@ fn sink(path: &Path) -> anyhow::Result<Box<dyn Write>> {
     Ok(Box::new(BufWriter::new(file)))
 }
 
-/// One request's line.
+/// Writes the line of one request.
 fn line(verdict: &ReplayVerdict<'_>, sink: &mut dyn Write) -> io::Result<()> {
-    #[derive(Serialize)]
-    struct Line<'a> {
-        file: &'a str,
-        line: u64,
-        at_ms: i64,
-        verdict: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        zone: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        delay_ms: Option<u64>,
-        limit_req_status: &'a str,
-    }
-    let line = Line {
-        file: verdict.file,
-        line: verdict.line,
-        at_ms: verdict.at,
-        verdict: verdict.word,
-        zone: verdict.zone,
-        delay_ms: verdict.delay,
-        limit_req_status: verdict.limit_req.map_or("", |status| status.as_str()),
-    };
-    serde_json::to_writer(&mut *sink, &line)?;
+    serde_json::to_writer(&mut *sink, verdict)?;
     sink.write_all(b"\n")
 }
 

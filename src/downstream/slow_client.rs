@@ -58,7 +58,7 @@ impl SendLimit {
     ) -> Poll<()> {
         let (timeout, rate) = (client.state.send_timeout(), client.state.send_rate());
         if ready!(self.0.poll_late(timeout, rate, context)) == TooSlow::Slow {
-            COUNTERS.give_up(SlowPart::Answer);
+            COUNTERS.slow_client(SlowPart::Answer);
             let message =
                 format_args!("client takes its answer too slowly while sending to client");
             tracing::info!("{}", about_connection(message, client));

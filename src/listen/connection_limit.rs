@@ -82,7 +82,7 @@ impl ConnectionLimiter {
         };
         let max = max.get() as usize;
         if !self.open.lock().add(client, max) {
-            COUNTERS.turn_away(LimitedBy::All);
+            COUNTERS.refuse_connection(LimitedBy::All);
             if self.warned[LimitedBy::All as usize].is_due(client.opened) {
                 tracing::warn!(
                     most = max,
@@ -119,7 +119,7 @@ impl ConnectionPermit {
                 return true;
             }
         }
-        COUNTERS.turn_away(LimitedBy::Address);
+        COUNTERS.refuse_connection(LimitedBy::Address);
         if self.limiter.warned[LimitedBy::Address as usize].is_due(self.client.opened) {
             tracing::warn!(
                 client = %address,

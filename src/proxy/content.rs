@@ -390,7 +390,7 @@ fn warn_of_redirect(record: &RequestRecord, clock: &Clock) {
 
 fn count(error: &message::RequestBodyError) {
     if let message::RequestBodyError::Slow = error {
-        COUNTERS.give_up(SlowPart::Body);
+        COUNTERS.slow_client(SlowPart::Body);
     }
 }
 

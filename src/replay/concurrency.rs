@@ -1,288 +1,231 @@
-//! Requests in progress: for how long each holds its places in the `limit_conn` zones, and who waits for one.
+//! Concurrent requests: how long each holds its slots in the `limit_conn` zones, and which requests wait for one.
 //!
-//! A request takes its places when it comes, or when its wait for a `limit_req` is over, and gives them back when it has
-//! taken as long as the log says. All of that lies ahead of the log's clock, so it is kept in order here until it gets
-//! there. Whether there is a place is asked of the zones themselves; only the waiting is done here, because theirs
-//! takes real time.
+//! A request takes its slots when it comes, or when its wait for a `limit_req` is over, and gives them back when it has
+//! taken as long as the log says. All of that lies ahead of the log's clock, so it is kept in order here until the clock
+//! gets there. Whether a slot is free is decided by the zones themselves; only the queues are kept here, because those of
+//! the zones wait in real time.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::evaluate::ReplayLocation;
+use super::router::ReplayLocation;
+use super::time::to_clock;
 use crate::algorithm::VerdictKind;
-use crate::clock::Millis;
 use crate::config::plan::ConnQueue;
 use crate::limits::{Permit, SlotKeys, SlotOutcome};
 use crate::message::LimitStatus;
 
-/// A request that wants its places.
+/// A request that needs slots.
 #[derive(Debug)]
 pub(super) struct SlotRequest {
-    pub(super) spot: Arc<ReplayLocation>,
-    pub(super) places: SlotKeys,
-    /// Its key in the zone of each rule, and what that looks like; nothing where it has none.
+    pub(super) location: Arc<ReplayLocation>,
+    pub(super) slots: SlotKeys,
+    /// Its key in the zone of each rule, as bytes and as text; empty where it has none.
     pub(super) keys: Vec<(Vec<u8>, String)>,
     /// When it came, and when its wait for the `limit_req` is over.
     pub(super) came: i64,
     pub(super) at: i64,
-    /// For how long it holds its places, in milliseconds.
+    /// How long it holds its slots, in milliseconds.
     pub(super) took: u32,
-    pub(super) line: (u32, u64),
-    /// For how long it has waited, in milliseconds.
+    pub(super) file: u32,
+    pub(super) line: u64,
+    /// How long it has waited, in milliseconds.
     pub(super) waited: Option<u64>,
-    /// What `$limit_req_status` would say.
+    /// The value of `$limit_req_status`.
     pub(super) status: Option<LimitStatus>,
     pub(super) progress: SlotProgress,
 }
 
-/// How far a request has come with its places.
+/// Which of its slots a request has taken.
 #[derive(Debug, Default)]
 pub(super) struct SlotProgress {
     permit: Permit,
-    /// What each rule said, by its index.
-    pub(super) said: Vec<(usize, VerdictKind)>,
+    /// The verdicts so far, each with the index of its rule.
+    pub(super) verdicts: Vec<(usize, VerdictKind)>,
+    pub(super) refused: bool,
     /// The rule it waits for, and since when.
     rule: usize,
     since: i64,
     number: u64,
 }
 
-/// Where people wait: a zone, and the key in it.
+/// A queue for slots: of a zone, and a key in it.
 type QueueKey = (usize, Vec<u8>);
 
-/// All requests that hold places, or wait for them, or will.
+/// What is due, by when; the number keeps the order of what is due in the same millisecond.
+type Schedule<T> = BTreeMap<(i64, u64), T>;
+
+/// All requests that hold slots, wait for them or will need them.
 #[derive(Debug, Default)]
 pub(super) struct ActiveRequests {
-    coming: BinaryHeap<Reverse<Scheduled<SlotRequest>>>,
-    held: BinaryHeap<Reverse<Scheduled<HeldSlots>>>,
-    lines: HashMap<QueueKey, VecDeque<SlotRequest>>,
-    /// When who has waited for too long.
-    patience: BinaryHeap<Reverse<Scheduled<QueueKey>>>,
-    done: VecDeque<(SlotRequest, SlotResult)>,
-    number: u64,
+    arrivals: Schedule<SlotRequest>,
+    departures: Schedule<HeldSlots>,
+    /// When requests in a queue have waited for too long.
+    timeouts: Schedule<QueueKey>,
+    queues: HashMap<QueueKey, VecDeque<SlotRequest>>,
+    decided: VecDeque<SlotRequest>,
+    last_number: u64,
 }
 
-/// What a request in progress holds, and the lines of those who wait for it.
+/// The slots of a request in progress, and the queues for them.
 #[derive(Debug)]
 struct HeldSlots {
     permit: Permit,
-    lines: Vec<QueueKey>,
-}
-
-/// What became of a request when it wanted its places.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SlotResult {
-    GoOn,
-    Refuse,
-}
-
-/// Something that is due, in order of when, then of when it was noted.
-#[derive(Debug)]
-struct Scheduled<T> {
-    at: i64,
-    number: u64,
-    what: T,
-}
-
-impl<T> Scheduled<T> {
-    fn due(&self) -> (i64, u64) {
-        (self.at, self.number)
-    }
-}
-
-impl<T> PartialEq for Scheduled<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.due() == other.due()
-    }
-}
-
-impl<T> Eq for Scheduled<T> {}
-
-impl<T> PartialOrd for Scheduled<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Scheduled<T> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.due().cmp(&other.due())
-    }
+    queues: Vec<QueueKey>,
 }
 
 impl ActiveRequests {
-    /// Notes a request that will want its places.
-    pub(super) fn expect(&mut self, mut coming: SlotRequest) {
-        self.number += 1;
-        coming.progress.number = self.number;
-        let (at, number) = (coming.at, self.number);
-        self.coming.push(Reverse(Scheduled {
-            at,
-            number,
-            what: coming,
-        }));
+    /// Adds a request that will need slots.
+    pub(super) fn add(&mut self, mut request: SlotRequest) {
+        self.last_number += 1;
+        request.progress.number = self.last_number;
+        self.arrivals
+            .insert((request.at, self.last_number), request);
     }
 
-    /// The next request whose fate is known up to this moment.
-    pub(super) fn next(&mut self, until: i64) -> Option<(SlotRequest, SlotResult)> {
-        loop {
-            if let Some(done) = self.done.pop_front() {
-                return Some(done);
-            }
-            let held = self.held.peek().map_or(i64::MAX, |held| held.0.at);
-            let patience = self.patience.peek().map_or(i64::MAX, |out| out.0.at);
-            let coming = self.coming.peek().map_or(i64::MAX, |coming| coming.0.at);
-            let next = held.min(patience).min(coming);
+    /// The next request that is decided up to this time.
+    pub(super) fn next(&mut self, until: i64) -> Option<SlotRequest> {
+        fn due<T>(schedule: &Schedule<T>) -> i64 {
+            schedule.keys().next().map_or(i64::MAX, |(at, _)| *at)
+        }
+        while self.decided.is_empty() {
+            let (departure, timeout) = (due(&self.departures), due(&self.timeouts));
+            let next = departure.min(timeout).min(due(&self.arrivals));
             if next > until || next == i64::MAX {
                 return None;
             }
-            // Who leaves makes room before anybody gives up or comes.
-            if held == next {
-                self.leave();
-            } else if patience == next {
-                self.give_up();
-            } else if let Some(Reverse(Scheduled { what, .. })) = self.coming.pop() {
-                self.enter(what, next);
+            // A departure makes room before a queued request gives up or another comes.
+            if departure == next {
+                self.depart();
+            } else if timeout == next {
+                self.time_out();
+            } else if let Some((_, request)) = self.arrivals.pop_first() {
+                self.take_slots(request, next);
+            }
+        }
+        self.decided.pop_front()
+    }
+
+    /// A request gives its slots back; the first in each queue that can take one does.
+    fn depart(&mut self) {
+        if let Some(((at, _), held)) = self.departures.pop_first() {
+            drop(held.permit);
+            for queue in held.queues {
+                self.wake(&queue, at);
             }
         }
     }
 
-    /// Somebody gives its places back; the first in line who may has them.
-    fn leave(&mut self) {
-        let Some(Reverse(Scheduled { at, what, .. })) = self.held.pop() else {
+    fn wake(&mut self, key: &QueueKey, at: i64) {
+        let Some(queue) = self.queues.get_mut(key) else {
             return;
         };
-        drop(what.permit);
-        for line in what.lines {
-            self.wake(&line, at);
+        let first = queue
+            .iter_mut()
+            .position(|request| request.take_slot(at) == SlotOutcome::Taken);
+        let Some(mut request) = first.and_then(|index| queue.remove(index)) else {
+            return;
+        };
+        if queue.is_empty() {
+            self.queues.remove(key);
         }
-    }
-
-    fn wake(&mut self, line: &QueueKey, at: i64) {
-        let Some(waiting) = self.lines.get_mut(line) else {
-            return;
-        };
-        let first = (0..waiting.len()).find(|place| {
-            let coming = &mut waiting[*place];
-            let rule = coming.progress.rule;
-            let limits = &coming.spot.limits;
-            let taken = limits.take_slot(
-                rule,
-                &coming.places,
-                millis(at),
-                &mut coming.progress.permit,
-            );
-            taken == SlotOutcome::Taken
-        });
-        let Some(mut coming) = first.and_then(|place| waiting.remove(place)) else {
-            return;
-        };
-        if waiting.is_empty() {
-            self.lines.remove(line);
-        }
-        let wait = u64::try_from(at - coming.progress.since).unwrap_or(0);
-        let progress = &mut coming.progress;
-        progress.said.push((
-            progress.rule,
-            VerdictKind::Delay(Duration::from_millis(wait)),
-        ));
+        let progress = &mut request.progress;
+        let wait = u64::try_from(at - progress.since).unwrap_or(0);
+        let verdict = VerdictKind::Delay(Duration::from_millis(wait));
+        progress.verdicts.push((progress.rule, verdict));
         progress.rule += 1;
-        coming.waited = Some(coming.waited.unwrap_or(0) + wait);
-        self.enter(coming, at);
+        request.waited = Some(request.waited.unwrap_or(0) + wait);
+        self.take_slots(request, at);
     }
 
-    /// Somebody has waited for too long, unless it has its place by now.
-    fn give_up(&mut self) {
-        let Some(Reverse(due)) = self.patience.pop() else {
+    /// A request has waited for too long, unless it has its slot by now.
+    fn time_out(&mut self) {
+        let Some(((at, number), key)) = self.timeouts.pop_first() else {
             return;
         };
-        let (at, number, line) = (due.at, due.number, due.what);
-        let Some(waiting) = self.lines.get_mut(&line) else {
+        let Some(queue) = self.queues.get_mut(&key) else {
             return;
         };
-        let place = waiting
+        let index = queue
             .iter()
-            .position(|coming| coming.progress.number == number);
-        let Some(coming) = place.and_then(|place| waiting.remove(place)) else {
+            .position(|request| request.progress.number == number);
+        let Some(request) = index.and_then(|index| queue.remove(index)) else {
             return;
         };
-        if waiting.is_empty() {
-            self.lines.remove(&line);
+        if queue.is_empty() {
+            self.queues.remove(&key);
         }
-        self.refuse(coming, at);
+        self.refuse(request, at);
     }
 
-    /// Takes one place after the other, as far as there are any.
-    fn enter(&mut self, mut coming: SlotRequest, at: i64) {
-        while coming.progress.rule < coming.spot.conn.len() {
-            let rule = coming.progress.rule;
-            let limits = &coming.spot.limits;
-            match limits.take_slot(
-                rule,
-                &coming.places,
-                millis(at),
-                &mut coming.progress.permit,
-            ) {
+    /// Takes one slot after the other, as far as they are free.
+    fn take_slots(&mut self, mut request: SlotRequest, at: i64) {
+        while request.progress.rule < request.location.conn.len() {
+            let rule = request.progress.rule;
+            match request.take_slot(at) {
                 SlotOutcome::NotNeeded => {}
-                SlotOutcome::Taken => coming.progress.said.push((rule, VerdictKind::Pass)),
-                SlotOutcome::Queue(queue) => return self.queue(coming, &queue, at),
-                SlotOutcome::Refused => return self.refuse(coming, at),
+                SlotOutcome::Taken => request.progress.verdicts.push((rule, VerdictKind::Pass)),
+                SlotOutcome::Queue(queue) => return self.enqueue(request, &queue, at),
+                SlotOutcome::Refused => return self.refuse(request, at),
                 SlotOutcome::DryRun => {
-                    // It goes on without any place at all.
-                    coming.progress = SlotProgress::default();
-                    coming.progress.said.push((rule, VerdictKind::Refuse));
+                    // It goes on without any slot at all.
+                    request.progress = SlotProgress::default();
+                    request.progress.verdicts.push((rule, VerdictKind::Refuse));
                     break;
                 }
             }
-            coming.progress.rule += 1;
+            request.progress.rule += 1;
         }
-        let permit = std::mem::take(&mut coming.progress.permit);
-        let lines = coming.spot.conn.iter().zip(&coming.keys);
-        let lines = lines.map(|(zone, (key, _))| (*zone, key.clone())).collect();
-        self.number += 1;
-        self.held.push(Reverse(Scheduled {
-            at: at + i64::from(coming.took),
-            number: self.number,
-            what: HeldSlots { permit, lines },
-        }));
-        self.done.push_back((coming, SlotResult::GoOn));
+        let held = HeldSlots {
+            permit: std::mem::take(&mut request.progress.permit),
+            queues: request.queues(usize::MAX),
+        };
+        self.last_number += 1;
+        let end = at + i64::from(request.took);
+        self.departures.insert((end, self.last_number), held);
+        self.decided.push_back(request);
     }
 
-    fn queue(&mut self, mut coming: SlotRequest, queue: &ConnQueue, at: i64) {
-        let rule = coming.progress.rule;
-        let line = (coming.spot.conn[rule], coming.keys[rule].0.clone());
-        let waiting = self.lines.entry(line.clone()).or_default();
-        if waiting.len() >= usize::try_from(queue.size).unwrap_or(usize::MAX) {
-            return self.refuse(coming, at);
+    fn enqueue(&mut self, mut request: SlotRequest, limits: &ConnQueue, at: i64) {
+        let rule = request.progress.rule;
+        let key = (request.location.conn[rule], request.keys[rule].0.clone());
+        let queue = self.queues.entry(key.clone()).or_default();
+        if queue.len() >= usize::try_from(limits.size).unwrap_or(usize::MAX) {
+            return self.refuse(request, at);
         }
-        coming.progress.since = at;
-        let timeout = i64::try_from(queue.timeout.as_millis()).unwrap_or(i64::MAX);
-        self.patience.push(Reverse(Scheduled {
-            at: at.saturating_add(timeout),
-            number: coming.progress.number,
-            what: line,
-        }));
-        waiting.push_back(coming);
+        request.progress.since = at;
+        let timeout = i64::try_from(limits.timeout.as_millis()).unwrap_or(i64::MAX);
+        let due = (at.saturating_add(timeout), request.progress.number);
+        self.timeouts.insert(due, key);
+        queue.push_back(request);
     }
 
-    /// Turns a request away: what it holds it gives back, and only the rule that refuses it has said something.
-    fn refuse(&mut self, mut coming: SlotRequest, at: i64) {
-        let rule = coming.progress.rule;
-        drop(std::mem::take(&mut coming.progress.permit));
-        coming.progress.said = vec![(rule, VerdictKind::Refuse)];
-        let before = coming.spot.conn.iter().zip(&coming.keys).take(rule);
-        let freed: Vec<QueueKey> = before
-            .map(|(zone, (key, _))| (*zone, key.clone()))
-            .collect();
-        self.done.push_back((coming, SlotResult::Refuse));
-        for line in freed {
-            self.wake(&line, at);
+    /// Refuses a request: it gives its slots back, and only the rule that refuses it has a verdict.
+    fn refuse(&mut self, mut request: SlotRequest, at: i64) {
+        let rule = request.progress.rule;
+        drop(std::mem::take(&mut request.progress.permit));
+        request.progress.verdicts = vec![(rule, VerdictKind::Refuse)];
+        request.progress.refused = true;
+        let freed = request.queues(rule);
+        self.decided.push_back(request);
+        for queue in freed {
+            self.wake(&queue, at);
         }
     }
 }
 
-fn millis(at: i64) -> Millis {
-    Millis(u64::try_from(at).unwrap_or(0))
+impl SlotRequest {
+    /// Takes the slot of the rule it has come to, if one is free.
+    fn take_slot(&mut self, at: i64) -> SlotOutcome {
+        let SlotProgress { rule, permit, .. } = &mut self.progress;
+        let limits = &self.location.limits;
+        limits.take_slot(*rule, &self.slots, to_clock(at), permit)
+    }
+
+    /// The queues for the slots of its first rules.
+    fn queues(&self, rules: usize) -> Vec<QueueKey> {
+        let keys = self.location.conn.iter().zip(&self.keys).take(rules);
+        keys.map(|(zone, (key, _))| (*zone, key.clone())).collect()
+    }
 }

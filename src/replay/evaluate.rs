@@ -1,69 +1,124 @@
-//! Every request before its limits, and what they say written down.
-//!
-//! An entry becomes a request again: found its server and location, ready to be asked about.
-//!
-//! One request stands for all of them, filled anew for each, so that nothing is built per line that the last line has
-//! built already.
+//! Runs every request through its limits, and counts the verdicts.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, Request, Uri, Version, header};
+use serde::Serialize;
 
-use super::concurrency::{ActiveRequests, SlotProgress, SlotRequest, SlotResult};
+use super::concurrency::{ActiveRequests, SlotProgress, SlotRequest};
 use super::fields::{FieldPlan, location_confs};
 use super::order::LogEntry;
 use super::report::{ReplayReport, ZoneKind, ZoneReport};
-use super::run::{ReplayOptions, RequestObserver};
-use super::stats::ZoneEvent;
-use super::suggest::Arrivals;
-use super::{fields, stats, suggest};
+use super::router::{ReplayLocation, ReplayRouter, Routed};
+use super::stats::{ZoneEvent, ZoneStats, millis};
+use super::suggest::{self, Arrivals};
+use super::time::to_clock;
 use crate::algorithm::{Delay, Excess, LimitSpec};
-use crate::clock::Millis;
-use crate::config::plan::{self, Content, Plan, ReqRule, SocketAddress};
-use crate::limits::{self, Limits, Zones};
-use crate::message::{
-    ClientAddr, ClientConnection, LimitStatus, RemoteAddr, RequestRecord, Target,
-};
-use crate::route::{Hosts, RouteTable};
+use crate::config::plan::{Plan, ReqRule};
+use crate::limits::{Admission, Zones};
+use crate::message::RequestRecord;
 
-/// What became of one request.
-#[derive(Debug, Clone, Copy)]
-pub struct ReplayVerdict<'a> {
-    /// Where its line stands.
-    pub file: &'a str,
-    /// See `file`.
-    pub line: u64,
-    /// When it came, in milliseconds since the Unix epoch.
-    pub at: i64,
-    /// In a word: pass, delay, refuse; unlimited, early or malformed where no limit was asked.
-    pub word: &'static str,
-    /// The zone that refused it.
-    pub zone: Option<&'a str>,
-    /// For how long it waits, in milliseconds.
-    pub delay: Option<u64>,
-    /// What `$limit_req_status` would say.
-    pub limit_req: Option<LimitStatus>,
+/// What to replay, and what to find out.
+#[derive(Debug, Clone, Default)]
+pub struct ReplayOptions {
+    /// The logs; `-` is standard input.
+    pub files: Vec<PathBuf>,
+    /// The format of their lines; guessed from the first ones if not given.
+    pub format: Option<String>,
+    /// The host of all requests, for a log without it.
+    pub host: Option<String>,
+    /// How far out of order lines may be, in seconds.
+    pub window: u32,
+    /// How many keys of each zone to report.
+    pub top: usize,
+    /// Whether to suggest better limits.
+    pub suggest: Option<SuggestOptions>,
+    /// Whether to find the share that other rates would have refused.
+    pub curves: bool,
 }
 
-/// Judges requests in the order they came.
+/// Which limits to suggest.
+#[derive(Debug, Clone)]
+pub struct SuggestOptions {
+    /// The only zone to suggest limits for.
+    pub zone: Option<String>,
+    /// The share of requests that may be refused, in millionths.
+    pub at_most_millionths: u64,
+}
+
+impl ReplayOptions {
+    fn suggest_for(&self, zone: &str) -> Option<&SuggestOptions> {
+        let is_wanted =
+            |suggest: &&SuggestOptions| suggest.zone.as_deref().is_none_or(|only| only == zone);
+        self.suggest.as_ref().filter(is_wanted)
+    }
+}
+
+/// Called with the result of every request.
+pub type RequestObserver<'a> = &'a mut dyn FnMut(&ReplayVerdict<'_>) -> io::Result<()>;
+
+/// The result of one request.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ReplayVerdict<'a> {
+    /// Its log file.
+    pub file: &'a str,
+    /// Its line.
+    pub line: u64,
+    /// When it came, in milliseconds since the Unix epoch.
+    #[serde(rename = "at_ms")]
+    pub at: i64,
+    /// The result.
+    pub verdict: RequestOutcome,
+    /// The zone that refused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<&'a str>,
+    /// How long it waits, in milliseconds.
+    #[serde(rename = "delay_ms", skip_serializing_if = "Option::is_none")]
+    pub delay: Option<u64>,
+    /// The value of `$limit_req_status`.
+    pub limit_req_status: &'static str,
+}
+
+/// The result of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RequestOutcome {
+    /// Passed after a wait.
+    Delay,
+    /// A response before any limit.
+    Early,
+    /// Malformed; the response is 400.
+    Malformed,
+    /// Passed at once.
+    Pass,
+    /// Refused.
+    Refuse,
+    /// No limit applies.
+    Unlimited,
+}
+
+/// Evaluates requests in the order they came.
 pub(super) struct Evaluator<'a> {
     plan: Arc<Plan>,
     zones: Zones,
-    court: ReplayRouter,
+    router: ReplayRouter,
     /// Those of `limit_req`, then those of `limit_conn`.
-    tallies: Vec<stats::ZoneStats>,
-    /// For each `limit_req` zone, where it is asked for.
+    stats: Vec<ZoneStats>,
+    /// For each `limit_req` zone, where other limits are tried.
     arrivals: Vec<Option<Arrivals>>,
-    crowd: ActiveRequests,
-    /// Whether it is known how long requests took.
+    active: ActiveRequests,
+    /// Whether the log says how long requests took.
     timed: bool,
-    options: ReplayOptions,
+    options: &'a ReplayOptions,
     files: Vec<Box<str>>,
     report: ReplayReport,
+    observer: Observer<'a>,
+}
+
+/// Passes results on, and keeps the first error.
+struct Observer<'a> {
     each: Option<RequestObserver<'a>>,
     failure: Option<io::Error>,
 }
@@ -72,233 +127,191 @@ impl<'a> Evaluator<'a> {
     pub(super) fn new(
         plan: Arc<Plan>,
         needs: &FieldPlan,
-        options: &ReplayOptions,
+        options: &'a ReplayOptions,
         files: Vec<Box<str>>,
         each: Option<RequestObserver<'a>>,
     ) -> Self {
         let zones = Zones::build(&plan);
-        let wanted = |name: &str| {
-            let suggest = options.suggest.as_ref();
-            options.curves
-                || suggest
-                    .is_some_and(|suggest| suggest.zone.as_deref().is_none_or(|only| only == name))
-        };
+        let arrivals = plan.req_zones.iter().map(|zone| {
+            let is_wanted = options.curves || options.suggest_for(&zone.name).is_some();
+            is_wanted.then(Arrivals::default)
+        });
         Self {
-            court: ReplayRouter::new(Arc::clone(&plan), &zones, needs, options.host.as_deref()),
-            tallies: (0..plan.req_zones.len() + plan.conn_zones.len())
-                .map(|_| stats::ZoneStats::default())
+            router: ReplayRouter::new(Arc::clone(&plan), &zones, needs, options.host.as_deref()),
+            stats: std::iter::repeat_with(ZoneStats::default)
+                .take(plan.req_zones.len() + plan.conn_zones.len())
                 .collect(),
-            arrivals: plan
-                .req_zones
-                .iter()
-                .map(|zone| wanted(&zone.name).then(Arrivals::default))
-                .collect(),
+            arrivals: arrivals.collect(),
             zones,
             plan,
-            crowd: ActiveRequests::default(),
+            active: ActiveRequests::default(),
             timed: needs.took.is_some(),
-            options: options.clone(),
+            options,
             files,
             report: ReplayReport::default(),
-            each,
-            failure: None,
+            observer: Observer {
+                each,
+                failure: None,
+            },
         }
     }
 
-    /// What went wrong with telling.
+    /// The error of the observer, if it had one.
     pub(super) fn check(&mut self) -> io::Result<()> {
-        self.failure.take().map_or(Ok(()), Err)
+        self.observer.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Judges one request. They come in order.
-    pub(super) fn judge(&mut self, entry: &LogEntry, texts: &[u8]) {
-        self.advance(entry.at);
-        let now = Millis(u64::try_from(entry.at).unwrap_or(0));
-        let outcome = match self.court.way(entry, texts, now) {
-            Routed::Early => RequestOutcome::Early,
-            Routed::Malformed => RequestOutcome::Malformed,
-            Routed::Limits(spot, record) => {
-                let (tallies, arrivals) = (&mut self.tallies, &mut self.arrivals);
-                let verdict = spot.limits.ask_requests_with_observer(
-                    record,
-                    now,
-                    |record, rule, key, said| {
-                        let zone = spot.req[rule];
+    /// Evaluates the next request.
+    pub(super) fn evaluate(&mut self, entry: &LogEntry, texts: &[u8]) {
+        self.finish_until(entry.at);
+        let file = self.files.get(entry.file as usize).map_or("", |name| name);
+        let mut verdict = ReplayVerdict {
+            file,
+            line: entry.line,
+            at: entry.at,
+            verdict: RequestOutcome::Malformed,
+            zone: None,
+            delay: None,
+            limit_req_status: "",
+        };
+        let refusal;
+        match self.router.route(entry, texts) {
+            Routed::Malformed => {}
+            Routed::Early => verdict.verdict = RequestOutcome::Early,
+            Routed::Limits(location, record) => {
+                let (stats, arrivals) = (&mut self.stats, &mut self.arrivals);
+                let limits = &location.limits;
+                let now = to_clock(entry.at);
+                let admission =
+                    limits.ask_requests_with_observer(record, now, |record, rule, key, verdict| {
+                        let zone = location.req[rule];
                         let event = ZoneEvent {
-                            verdict: said,
+                            verdict,
                             at: entry.at,
-                            line: (entry.file, entry.line),
+                            file,
+                            line: entry.line,
                         };
-                        let label = || spot.limits.request_label(rule, record);
-                        let id = tallies[zone].count(key, event, label);
+                        let label = || limits.request_label(rule, record);
+                        let id = stats[zone].count(key, event, label);
                         if let Some(arrivals) = &mut arrivals[zone]
-                            && !spot.limits.has_override(rule, record)
+                            && !limits.has_override(rule, record)
                         {
                             arrivals.add(id, now.0);
                         }
-                    },
-                );
-                let status = record.limit_req;
-                match verdict {
-                    limits::Admission::Refuse(refusal) => RequestOutcome::Refuse(status, refusal),
-                    verdict if self.timed && !spot.conn.is_empty() => {
-                        let waited = wait(&verdict);
-                        let coming = coming(spot, record, entry, waited);
-                        self.crowd.expect(coming);
-                        return self.advance(entry.at);
-                    }
-                    verdict => RequestOutcome::GoOn(status, wait(&verdict)),
-                }
-            }
-        };
-        self.conclude(entry, outcome);
-    }
-
-    /// Lets everybody take their places who is still to come.
-    pub(super) fn settle(&mut self) {
-        self.advance(i64::MAX);
-    }
-
-    /// Lets those take their places whose time has come.
-    fn advance(&mut self, until: i64) {
-        while let Some((coming, ending)) = self.crowd.next(until) {
-            let mut refusing = None;
-            for (rule, word) in &coming.progress.said {
-                let zone = coming.spot.conn[*rule];
-                let (key, label) = &coming.keys[*rule];
-                let event = ZoneEvent {
-                    verdict: *word,
-                    at: coming.at,
-                    line: coming.line,
+                    });
+                verdict.delay = match admission {
+                    Admission::Delay(wait) => Some(millis(wait)),
+                    Admission::Pass | Admission::Refuse(_) => None,
                 };
-                self.tallies[self.plan.req_zones.len() + zone].count(key, event, || label.clone());
-                if ending == SlotResult::Refuse {
-                    refusing = Some(zone);
+                if let Admission::Refuse(refused) = admission {
+                    refusal = refused;
+                    verdict.zone = Some(refusal.zone());
+                    verdict.verdict = RequestOutcome::Refuse;
+                } else if self.timed && !location.conn.is_empty() {
+                    let request = slot_request(location, record, entry, verdict.delay);
+                    self.active.add(request);
+                    return self.finish_until(entry.at);
+                } else {
+                    verdict.verdict = passed(record, verdict.delay);
                 }
+                verdict.limit_req_status = record.limit_req.map_or("", |it| it.as_str());
             }
-            let (word, counter) = match (ending, coming.waited) {
-                (SlotResult::Refuse, _) => ("refuse", &mut self.report.requests.refuse),
-                (SlotResult::GoOn, Some(_)) => ("delay", &mut self.report.requests.delay),
-                (SlotResult::GoOn, None) => ("pass", &mut self.report.requests.pass),
-            };
-            *counter += 1;
-            let plan = Arc::clone(&self.plan);
-            self.tell(
-                &ReplayVerdict {
-                    file: "",
-                    line: coming.line.1,
-                    at: coming.came,
-                    word,
-                    zone: refusing.map(|zone| &*plan.conn_zones[zone].name),
-                    delay: coming.waited,
-                    limit_req: coming.status,
+        }
+        if verdict.verdict != RequestOutcome::Malformed {
+            self.report.first.get_or_insert(entry.at);
+            self.report.last = Some(entry.at);
+        }
+        count(verdict.verdict, &mut self.report);
+        self.observer.call(&verdict);
+    }
+
+    /// Lets all requests that are left take their slots.
+    pub(super) fn finish(&mut self) {
+        self.finish_until(i64::MAX);
+    }
+
+    /// Lets requests take the slots that are due.
+    fn finish_until(&mut self, until: i64) {
+        while let Some(request) = self.active.next(until) {
+            let file = (self.files.get(request.file as usize)).map_or("", |name| name);
+            let mut zone = None;
+            for (rule, verdict) in &request.progress.verdicts {
+                zone = Some(request.location.conn[*rule]);
+                let (key, label) = &request.keys[*rule];
+                let event = ZoneEvent {
+                    verdict: *verdict,
+                    at: request.at,
+                    file,
+                    line: request.line,
+                };
+                let index = self.plan.req_zones.len() + request.location.conn[*rule];
+                self.stats[index].count(key, event, || label.clone());
+            }
+            let refused_by = zone.filter(|_| request.progress.refused);
+            let verdict = ReplayVerdict {
+                file,
+                line: request.line,
+                at: request.came,
+                verdict: match (request.progress.refused, request.waited) {
+                    (true, _) => RequestOutcome::Refuse,
+                    (false, Some(_)) => RequestOutcome::Delay,
+                    (false, None) => RequestOutcome::Pass,
                 },
-                coming.line.0,
-            );
+                zone: refused_by.map(|zone| &*self.plan.conn_zones[zone].name),
+                delay: request.waited,
+                limit_req_status: request.status.map_or("", |it| it.as_str()),
+            };
+            count(verdict.verdict, &mut self.report);
+            self.observer.call(&verdict);
         }
     }
 
-    /// Counts and tells what became of a request.
-    fn conclude(&mut self, entry: &LogEntry, outcome: RequestOutcome) {
-        let report = &mut self.report;
-        if !matches!(outcome, RequestOutcome::Malformed) {
-            report.span.get_or_insert((entry.at, entry.at)).1 = entry.at;
-        }
-        let (word, counter, status, delay) = match &outcome {
-            RequestOutcome::Early => ("early", &mut report.early, None, None),
-            RequestOutcome::Malformed => ("malformed", &mut report.malformed, None, None),
-            RequestOutcome::GoOn(None, _) => ("unlimited", &mut report.unlimited, None, None),
-            RequestOutcome::GoOn(status, None) => {
-                ("pass", &mut report.requests.pass, *status, None)
-            }
-            RequestOutcome::GoOn(status, delay) => {
-                ("delay", &mut report.requests.delay, *status, *delay)
-            }
-            RequestOutcome::Refuse(status, _) => {
-                ("refuse", &mut report.requests.refuse, *status, None)
-            }
-        };
-        *counter += 1;
-        let verdict = ReplayVerdict {
-            file: "",
-            line: entry.line,
-            at: entry.at,
-            word,
-            zone: match &outcome {
-                RequestOutcome::Refuse(_, refusal) => Some(refusal.zone()),
-                _ => None,
-            },
-            delay,
-            limit_req: status,
-        };
-        self.tell(&verdict, entry.file);
-    }
-
-    fn tell(&mut self, verdict: &ReplayVerdict<'_>, file: u32) {
-        let Some(each) = &mut self.each else {
-            return;
-        };
-        let file = self.files.get(file as usize).map_or("", |name| &**name);
-        if let Err(error) = each(&ReplayVerdict { file, ..*verdict }) {
-            self.failure.get_or_insert(error);
-        }
-    }
-
-    /// All that was found out about the zones.
+    /// The figures of all zones.
     pub(super) fn report(mut self) -> ReplayReport {
         let arrivals = std::mem::take(&mut self.arrivals);
-        let mut zones = Vec::new();
-        let tallies = std::mem::take(&mut self.tallies);
-        let (req, conn) = tallies.split_at(self.plan.req_zones.len());
-        for ((index, tally), arrivals) in req.iter().enumerate().zip(arrivals) {
-            zones.push(self.requests_zone(index, tally, arrivals));
-        }
+        let mut req = std::mem::take(&mut self.stats);
+        let conn = req.split_off(self.plan.req_zones.len());
+        let req = req.into_iter().zip(arrivals).enumerate();
+        let mut zones: Vec<ZoneReport> = req
+            .map(|(index, (stats, arrivals))| self.req_zone(index, stats, arrivals))
+            .collect();
         if self.timed {
-            let conn = conn.iter().enumerate();
-            zones.extend(conn.map(|(index, tally)| self.connections_zone(index, tally)));
+            let conn = conn.into_iter().enumerate();
+            zones.extend(conn.map(|(index, stats)| self.conn_zone(index, stats)));
         }
         self.report.zones = zones;
         self.report
     }
 
-    fn requests_zone(
-        &self,
-        index: usize,
-        tally: &stats::ZoneStats,
-        arrivals: Option<Arrivals>,
-    ) -> ZoneReport {
+    fn req_zone(&self, index: usize, stats: ZoneStats, arrivals: Option<Arrivals>) -> ZoneReport {
         let zone = &self.plan.req_zones[index];
         let rules: Vec<&ReqRule> = location_confs(&self.plan)
             .flat_map(|conf| &conf.limit_req)
             .filter(|rule| rule.zone == index)
             .collect();
         let burst = rules.iter().map(|rule| rule.burst).max();
-        let rate = zone.algorithm.values().rate;
-        let whole = burst.map_or(0, |burst| {
-            u32::try_from(burst.0 / Excess::ONE.0).unwrap_or(u32::MAX)
+        let arrivals = arrivals.map(Arrivals::group);
+        let curve = arrivals.as_ref().map(|arrivals| {
+            let burst = burst.map_or(0, |burst| burst.0 / Excess::ONE.0);
+            suggest::curve(arrivals, u32::try_from(burst).unwrap_or(u32::MAX))
         });
-        let mut told = self.zone(&zone.name, ZoneKind::Requests, tally);
-        told.allows = allows(&zone.algorithm.to_string(), &rules);
-        told.rate = rate.map(suggest::per_second);
-        told.quota =
-            burst.map(|burst| LimitSpec::new(&zone.algorithm, burst, Delay::Never).quota());
-        told.evictions = self.zones.req[index].store.evictions();
-        if let Some(grouped) = arrivals.map(Arrivals::group) {
-            told.curve = suggest::curve(&grouped, whole);
-            let wanted = self.options.suggest.as_ref();
-            let wanted = wanted.filter(|wanted| {
-                wanted
-                    .zone
-                    .as_deref()
-                    .is_none_or(|only| only == &*zone.name)
-            });
-            told.suggestion =
-                wanted.and_then(|wanted| suggest::suggest(&grouped, wanted.at_most_millionths));
+        let wanted = self.options.suggest_for(&zone.name).zip(arrivals.as_ref());
+        ZoneReport {
+            name: zone.name.clone(),
+            kind: ZoneKind::Requests,
+            allows: allows(&zone.algorithm.to_string(), &rules),
+            rate: zone.algorithm.values().rate.map(suggest::per_second),
+            quota: burst.map(|burst| LimitSpec::new(&zone.algorithm, burst, Delay::Never).quota()),
+            evictions: self.zones.req[index].store.evictions(),
+            curve: curve.unwrap_or_default(),
+            suggestion: wanted.and_then(|(wanted, arrivals)| {
+                suggest::suggest(arrivals, wanted.at_most_millionths)
+            }),
+            ..self.zone(stats)
         }
-        told
     }
 
-    fn connections_zone(&self, index: usize, tally: &stats::ZoneStats) -> ZoneReport {
+    fn conn_zone(&self, index: usize, stats: ZoneStats) -> ZoneReport {
         let zone = &self.plan.conn_zones[index];
         let mut limits: Vec<u32> = location_confs(&self.plan)
             .flat_map(|conf| &conf.limit_conn)
@@ -308,74 +321,81 @@ impl<'a> Evaluator<'a> {
         limits.sort_unstable();
         limits.dedup();
         let limits: Vec<String> = limits.iter().map(u32::to_string).collect();
-        let mut told = self.zone(&zone.name, ZoneKind::Connections, tally);
-        told.allows = format!("{} at once", limits.join(" or "));
-        told.evictions = self.zones.conn[index].store.evictions();
-        told
+        ZoneReport {
+            name: zone.name.clone(),
+            kind: ZoneKind::Connections,
+            allows: format!("{} at once", limits.join(" or ")),
+            evictions: self.zones.conn[index].store.evictions(),
+            ..self.zone(stats)
+        }
     }
 
-    fn zone(&self, name: &str, kind: ZoneKind, tally: &stats::ZoneStats) -> ZoneReport {
-        let hardest = tally.hardest();
+    fn zone(&self, stats: ZoneStats) -> ZoneReport {
+        let keys = stats.most_refused();
         let mut peaks = BTreeMap::new();
-        for key in &hardest {
+        for key in &keys {
             *peaks.entry(key.peak).or_default() += 1;
         }
         ZoneReport {
-            name: name.into(),
-            kind,
-            allows: String::new(),
-            rate: None,
-            quota: None,
-            counts: tally.counts,
-            evictions: 0,
-            keys: tally.len(),
-            forgotten: (tally.forgotten > 0).then_some(tally.forgotten_most),
-            top: hardest
-                .into_iter()
-                .take(self.options.top)
-                .cloned()
-                .collect(),
-            waits: tally.waits.clone(),
-            timeline: tally.timeline.clone(),
+            counts: stats.counts,
+            keys: stats.len(),
+            dropped: (stats.dropped > 0).then_some(stats.dropped_most),
+            top: keys.into_iter().take(self.options.top).cloned().collect(),
+            waits: stats.waits,
+            timeline: stats.timeline,
             peaks: peaks.into_iter().collect(),
-            curve: Vec::new(),
-            suggestion: None,
+            ..ZoneReport::default()
         }
     }
 }
 
-/// What became of a request, before it is counted.
-#[derive(Debug)]
-enum RequestOutcome {
-    Early,
-    /// Its `limit_req` status, and for how long it waits.
-    GoOn(Option<LimitStatus>, Option<u64>),
-    Malformed,
-    Refuse(Option<LimitStatus>, limits::Refusal),
-}
-
-fn wait(verdict: &limits::Admission) -> Option<u64> {
-    match verdict {
-        limits::Admission::Delay(wait) => Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-        limits::Admission::Pass | limits::Admission::Refuse(_) => None,
+impl Observer<'_> {
+    fn call(&mut self, verdict: &ReplayVerdict<'_>) {
+        if let Some(each) = &mut self.each
+            && let Err(error) = each(verdict)
+        {
+            self.failure.get_or_insert(error);
+        }
     }
 }
 
-/// A request that wants its places after a wait.
-fn coming(
-    spot: &Arc<ReplayLocation>,
+fn count(outcome: RequestOutcome, report: &mut ReplayReport) {
+    *match outcome {
+        RequestOutcome::Delay => &mut report.requests.delay,
+        RequestOutcome::Early => &mut report.early,
+        RequestOutcome::Malformed => &mut report.malformed,
+        RequestOutcome::Pass => &mut report.requests.pass,
+        RequestOutcome::Refuse => &mut report.requests.refuse,
+        RequestOutcome::Unlimited => &mut report.unlimited,
+    } += 1;
+}
+
+/// The result of a request that no limit refuses.
+fn passed(record: &RequestRecord, delay: Option<u64>) -> RequestOutcome {
+    match (record.limit_req, delay) {
+        (None, _) => RequestOutcome::Unlimited,
+        (_, Some(_)) => RequestOutcome::Delay,
+        (_, None) => RequestOutcome::Pass,
+    }
+}
+
+/// A request that needs slots after its wait.
+fn slot_request(
+    location: &Arc<ReplayLocation>,
     record: &RequestRecord,
     entry: &LogEntry,
     waited: Option<u64>,
 ) -> SlotRequest {
-    let keys = (0..spot.conn.len()).map(|rule| spot.limits.slot_key(rule, record));
+    let limits = &location.limits;
+    let keys = (0..location.conn.len()).map(|rule| limits.slot_key(rule, record));
     SlotRequest {
-        places: spot.limits.slot_keys(record),
+        slots: limits.slot_keys(record),
         keys: keys.collect(),
-        spot: Arc::clone(spot),
+        location: Arc::clone(location),
         at: entry.at + waited.map_or(0, |waited| i64::try_from(waited).unwrap_or(0)),
         took: entry.took.unwrap_or(0),
-        line: (entry.file, entry.line),
+        file: entry.file,
+        line: entry.line,
         came: entry.at,
         waited,
         status: record.limit_req,
@@ -383,7 +403,7 @@ fn coming(
     }
 }
 
-/// What a zone allows, in the words of its rules.
+/// The limits of a zone, as its rules give them.
 fn allows(rate: &str, rules: &[&ReqRule]) -> String {
     let mut all: Vec<String> = rules
         .iter()
@@ -402,220 +422,4 @@ fn allows(rate: &str, rules: &[&ReqRule]) -> String {
         [] => format!("{rate}, used nowhere"),
         all => format!("{rate}, {}", all.join(" or ")),
     }
-}
-
-/// What a request is judged by: the servers and locations of a plan, and its zones.
-#[derive(Debug)]
-pub(super) struct ReplayRouter {
-    plan: Arc<Plan>,
-    table: RouteTable<Arc<ReplayLocation>>,
-    /// All servers by name, for a log that does not say on which port they were asked.
-    hosts: Hosts,
-    record: RequestRecord,
-    needs: RequestShape,
-    given_host: Option<Box<[u8]>>,
-    /// The host and port of the last request, and the server they lead to.
-    last: (Vec<u8>, usize),
-}
-
-/// What stands in an entry's texts.
-#[derive(Debug)]
-struct RequestShape {
-    host: bool,
-    port: bool,
-    fields: Vec<http::HeaderName>,
-}
-
-/// A location, or what holds where there is none.
-#[derive(Debug)]
-pub(super) struct ReplayLocation {
-    pub(super) limits: Limits,
-    /// The zones of its `limit_req` and of its `limit_conn`, by the plan's indices.
-    pub(super) req: Box<[usize]>,
-    pub(super) conn: Box<[usize]>,
-    proxy_passes: bool,
-}
-
-/// What becomes of a request before its limits are asked.
-#[derive(Debug)]
-pub(super) enum Routed<'a> {
-    /// It is answered before that: with a redirect, or because of its method.
-    Early,
-    /// To these limits.
-    Limits(&'a Arc<ReplayLocation>, &'a mut RequestRecord),
-    /// It is not one: answered with 400.
-    Malformed,
-}
-
-impl ReplayRouter {
-    pub(super) fn new(
-        plan: Arc<Plan>,
-        zones: &Zones,
-        needs: &FieldPlan,
-        host: Option<&str>,
-    ) -> Self {
-        let table = RouteTable::build(&plan, |conf| Arc::new(ReplayLocation::build(conf, zones)));
-        let names = plan.servers.iter().enumerate().flat_map(|(index, server)| {
-            let names = server.names.iter().cloned();
-            names.map(move |name| (name, index))
-        });
-        let default = plan
-            .listeners
-            .first()
-            .map_or(0, |listener| listener.default_server);
-        let (head, ()) = Request::new(()).into_parts();
-        let remote = RemoteAddr::Unix;
-        let client = Arc::new(ClientConnection::new(remote, None, 0, Millis(0)));
-        let mut record = RequestRecord::begin(
-            Arc::clone(&plan),
-            0,
-            client,
-            head,
-            Target::default(),
-            Millis(0),
-        );
-        // Not every log names the host, and this version can do without.
-        record.head.version = Version::HTTP_10;
-        Self {
-            hosts: Hosts::build(names, default),
-            plan,
-            table,
-            record,
-            needs: RequestShape {
-                host: needs.host.is_some(),
-                port: needs.port.is_some(),
-                fields: needs
-                    .fields
-                    .iter()
-                    .map(|(field, _)| field.clone())
-                    .collect(),
-            },
-            given_host: host.map(|host| host.as_bytes().into()),
-            last: (Vec::new(), default),
-        }
-    }
-
-    /// The way of a request that came at `now` on the limits' clock.
-    pub(super) fn way(&mut self, entry: &LogEntry, texts: &[u8], now: Millis) -> Routed<'_> {
-        if self.fill(entry, texts, now).is_none() {
-            return Routed::Malformed;
-        }
-        let record = &mut self.record;
-        if matches!(record.head.method, Method::CONNECT | Method::TRACE) {
-            return Routed::Early;
-        }
-        let path = record.target.path(&record.head);
-        let slash = self.table.redirects_to_slash(record.server, path);
-        if slash.is_some_and(|spot| spot.proxy_passes) {
-            return Routed::Early;
-        }
-        let spot = self.table.find(record.server, path);
-        Routed::Limits(spot, record)
-    }
-
-    fn fill(&mut self, entry: &LogEntry, texts: &[u8], now: Millis) -> Option<()> {
-        let mut texts = fields::texts(texts);
-        let (method, target) = (texts.next()?, texts.next()?);
-        let head = &mut self.record.head;
-        head.method = match method {
-            b"GET" | b"" => Method::GET,
-            method => Method::from_bytes(method).ok()?,
-        };
-        head.uri = uri(target)?;
-        let host = if self.needs.host { texts.next()? } else { b"" };
-        let port = if self.needs.port { texts.next()? } else { b"" };
-        let host = self.given_host.as_deref().unwrap_or(host);
-        // Unset while it is not sure that they are good.
-        let mut last = std::mem::take(&mut self.last.0);
-        let same = last
-            .strip_prefix(host)
-            .and_then(|rest| rest.strip_prefix(b"\0"));
-        let new = same != Some(port);
-        if new {
-            last.clear();
-            last.extend_from_slice(host);
-            last.push(0);
-            last.extend_from_slice(port);
-            head.headers.remove(header::HOST);
-            if !host.is_empty() {
-                let host = HeaderValue::from_bytes(host).ok()?;
-                head.headers.insert(header::HOST, host);
-            }
-        }
-        for (field, value) in self.needs.fields.iter().zip(texts) {
-            if value.is_empty() {
-                head.headers.remove(field);
-            } else {
-                head.headers.insert(field, safe_value(value));
-            }
-        }
-        self.record.target = Target::parse(&self.record.head).ok()?;
-        if new {
-            self.last.1 = self.server(port);
-        }
-        self.last.0 = last;
-        self.record.server = self.last.1;
-        let remote = match entry.client {
-            Some(address) => RemoteAddr::Ip(SocketAddr::new(address, 0)),
-            None => RemoteAddr::Unix,
-        };
-        self.record.set_client(ClientAddr::new(remote));
-        self.record.started = now;
-        self.record.limit_req = None;
-        self.record.limit_conn = None;
-        Some(())
-    }
-
-    /// The server for the host that was filled in.
-    fn server(&self, port: &[u8]) -> usize {
-        let host = self.record.target.host(&self.record.head);
-        let port: Option<u16> = std::str::from_utf8(port)
-            .ok()
-            .and_then(|port| port.parse().ok());
-        let listener = port.and_then(|port| {
-            let mut listeners = self.plan.listeners.iter();
-            listeners.position(|listener| matches!(listener.address, SocketAddress::Tcp(address) if address.port() == port))
-        });
-        match listener {
-            Some(listener) => self.table.server(listener, host),
-            None => self.hosts.find(host),
-        }
-    }
-}
-
-impl ReplayLocation {
-    fn build(conf: &plan::LocationConf, zones: &Zones) -> Self {
-        Self {
-            limits: Limits::compile(conf, zones),
-            req: conf.limit_req.iter().map(|rule| rule.zone).collect(),
-            conn: conf.limit_conn.iter().map(|rule| rule.zone).collect(),
-            proxy_passes: matches!(conf.action, Content::ProxyPass(_)),
-        }
-    }
-}
-
-/// A target as the head of a request has it.
-fn uri(target: &[u8]) -> Option<Uri> {
-    if target.first() == Some(&b'/') {
-        // The ordinary form; what `Uri` would try first is spared.
-        return PathAndQuery::try_from(target).ok().map(Uri::from);
-    }
-    Uri::try_from(target).ok()
-}
-
-/// A value that a header field can hold; what it cannot is replaced.
-fn safe_value(value: &[u8]) -> HeaderValue {
-    HeaderValue::from_bytes(value).unwrap_or_else(|_| {
-        let safe: Vec<u8> = value
-            .iter()
-            .map(|byte| {
-                if *byte < 32 || *byte == 127 {
-                    b'?'
-                } else {
-                    *byte
-                }
-            })
-            .collect();
-        HeaderValue::from_bytes(&safe).unwrap_or(HeaderValue::from_static("?"))
-    })
 }

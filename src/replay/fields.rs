@@ -1,10 +1,8 @@
-//! A line becomes an entry: when, who, and the texts a request is made of.
+//! Which fields of a log the limits need, and how a line becomes an entry with their values.
 //!
-//! What the limits want to know of a request, and where in a log it stands.
-//!
-//! Address, target, method and host of a request are put where they belong. Everything else that a key is made of is
-//! taken from the log as it stands there: in the plan that replay works with, such a variable is replaced by a header
-//! field that only replay sets. What the log does not have is found out here, before anything is read.
+//! Address, target, method and host of a request are put where they belong. Every other variable that a key is made of is
+//! taken from the log: in the plan that replay works with, it is replaced by a header that only replay sets. What the log
+//! lacks is found out before anything is read.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,8 +11,8 @@ use http::HeaderName;
 use memchr::{memchr, memrchr};
 
 use super::format::{CutFields, EscapeStyle, InputFormat, LineSplitter, unescape};
-use super::log_format::{self, LogTime};
 use super::order::LogEntry;
+use super::time::{self, LogTime};
 use crate::config::plan::{
     CostSource, LocationConf, Map, MapLookup, Part, Plan, Template, Variable,
 };
@@ -25,11 +23,11 @@ use crate::message::encode_path;
 #[derive(Debug)]
 pub(super) struct LineParser {
     needs: FieldPlan,
-    cutter: LineSplitter,
+    splitter: LineSplitter,
     escape: EscapeStyle,
     cut: CutFields,
-    /// The last moment as it was written, and what it was: a busy log writes the same one many times.
-    stamp: (Vec<u8>, Option<LogTime>),
+    /// The last time as text and parsed: a busy log has the same one many times.
+    last_time: (Vec<u8>, Option<LogTime>),
     scratch: Vec<u8>,
     texts: Vec<u8>,
 }
@@ -37,51 +35,54 @@ pub(super) struct LineParser {
 impl LineParser {
     pub(super) fn new(needs: FieldPlan, format: &InputFormat) -> Self {
         Self {
-            cutter: format.cutter(&needs.names),
+            splitter: format.splitter(&needs.names),
             escape: format.escape(),
             needs,
             cut: CutFields::default(),
-            stamp: (Vec::new(), None),
+            last_time: (Vec::new(), None),
             scratch: Vec::new(),
             texts: Vec::new(),
         }
     }
 
-    /// Reads a line; `None` if it is not one. Its texts are there until the next.
-    pub(super) fn read(&mut self, line: &[u8], place: (u32, u64)) -> Option<LogEntry> {
-        if !self.cutter.cut(line, &mut self.cut) {
+    /// Parses a line; `None` if it is malformed. Its texts stay until the next one.
+    pub(super) fn read(&mut self, line: &[u8], position: (u32, u64)) -> Option<LogEntry> {
+        if !self.splitter.split(line, &mut self.cut) {
             return None;
         }
         let value = |at: usize| self.cut.value(line, at);
         let client = address(value(self.needs.address))?;
         let took = match self.needs.took.map(value) {
             None | Some(b"") => None,
-            Some(text) => Some(u32::try_from(log_format::seconds(text)?).unwrap_or(u32::MAX)),
+            Some(text) => Some(u32::try_from(time::seconds(text)?).unwrap_or(u32::MAX)),
         };
-        let moment = self.moment(line)?;
+        let time = self.time(line)?;
         self.write_texts(line);
-        Some(LogEntry::new(
-            moment.millis,
-            moment.exact,
+        Some(LogEntry {
+            at: time.millis,
+            precision: time.precision,
             took,
             client,
-            place,
-        ))
+            file: position.0,
+            line: position.1,
+            texts: (0, 0),
+        })
     }
 
-    /// The texts of the line that was read last; see [`texts`].
+    /// The texts of the line that was parsed last; see [`texts`].
     pub(super) fn texts(&self) -> &[u8] {
         &self.texts
     }
 
-    fn moment(&mut self, line: &[u8]) -> Option<LogTime> {
+    fn time(&mut self, line: &[u8]) -> Option<LogTime> {
         let text = self.cut.value(line, self.needs.time);
-        if self.stamp.0 != text {
-            self.stamp.0.clear();
-            self.stamp.0.extend_from_slice(text);
-            self.stamp.1 = log_format::read(text);
+        let (last, time) = &mut self.last_time;
+        if last != text {
+            last.clear();
+            last.extend_from_slice(text);
+            *time = LogTime::parse(text);
         }
-        self.stamp.1
+        *time
     }
 
     fn write_texts(&mut self, line: &[u8]) {
@@ -138,7 +139,7 @@ impl LineParser {
     }
 }
 
-/// The texts of an entry in their order: method, target, host and port if they are known, then the fields.
+/// The texts of an entry in order: method, target, host and port if they are logged, then the fields.
 pub(super) fn texts(mut texts: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (length, rest) = texts.split_first_chunk()?;
@@ -155,7 +156,7 @@ fn push(texts: &mut Vec<u8>, text: &[u8]) {
     texts.extend_from_slice(text);
 }
 
-/// Method and target of a request line. What is none has no target.
+/// Method and target of a request line; a malformed one has no target.
 fn request_line(line: &[u8]) -> (&[u8], &[u8]) {
     let Some(first) = memchr(b' ', line) else {
         return (line, b"");
@@ -168,7 +169,7 @@ fn request_line(line: &[u8]) -> (&[u8], &[u8]) {
     (method, target)
 }
 
-/// An address; `Some(None)` for somebody on a unix socket.
+/// An address; `Some(None)` for a client on a unix socket.
 fn address(text: &[u8]) -> Option<Option<IpAddr>> {
     if let Some(address) = dotted(text) {
         return Some(Some(address.into()));
@@ -180,28 +181,29 @@ fn address(text: &[u8]) -> Option<Option<IpAddr>> {
     text.parse().ok().map(Some)
 }
 
-/// Four numbers with dots between them. By hand: every line has one.
+/// An IPv4 address.
+// By hand, because every line has one.
 fn dotted(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0_u8; 4];
-    let (mut place, mut digits, mut number) = (0, 0, 0_u32);
+    let (mut index, mut digits, mut number) = (0, 0, 0_u32);
     for &byte in text {
         match byte {
             b'0'..=b'9' if digits < 3 => {
                 number = number * 10 + u32::from(byte - b'0');
                 digits += 1;
             }
-            b'.' if digits > 0 && place < 3 => {
-                octets[place] = u8::try_from(number).ok()?;
-                (place, digits, number) = (place + 1, 0, 0);
+            b'.' if digits > 0 && index < 3 => {
+                octets[index] = u8::try_from(number).ok()?;
+                (index, digits, number) = (index + 1, 0, 0);
             }
             _ => return None,
         }
     }
-    octets[place] = u8::try_from(number).ok()?;
-    (place == 3 && digits > 0).then(|| octets.into())
+    octets[index] = u8::try_from(number).ok()?;
+    (index == 3 && digits > 0).then(|| octets.into())
 }
 
-/// Where in a line the parts of a request stand: indices into `names`.
+/// Where the parts of a request stand in a line: indices into `names`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FieldPlan {
     /// The variables to look for in a line.
@@ -214,14 +216,14 @@ pub(super) struct FieldPlan {
     pub(super) host: Option<usize>,
     pub(super) port: Option<usize>,
     pub(super) took: Option<usize>,
-    /// Header fields that replay sets, and what from.
+    /// Headers that replay sets, and the variable of each.
     pub(super) fields: Vec<(HeaderName, usize)>,
 }
 
 /// What the target of a request is taken from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum TargetSource {
-    /// `$uri`, decoded; the query is elsewhere or lost.
+    /// `$uri`, decoded; the query is in `args` or not logged.
     Path(usize),
     /// `$request`: the whole line.
     Request(usize),
@@ -231,18 +233,18 @@ pub(super) enum TargetSource {
     Nowhere,
 }
 
-/// What a log would have to say and does not.
+/// Variables that the limits need and the log lacks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MissingFields {
-    /// The variable, without the dollar sign; several where any of them would do.
+    /// The variable, without the dollar sign; several where any of them is enough.
     pub variables: Vec<String>,
     /// The zone whose key needs it; none if every request does.
     pub zone: Option<String>,
 }
 
 impl FieldPlan {
-    /// Finds in a format all that a plan needs, and makes the plan look for it where replay puts it. `host` says
-    /// whether the host is known without the log.
+    /// Finds the variables that a plan needs in a format, and makes the plan take them from where replay puts them. `host`
+    /// tells whether the host is known without the log.
     pub(super) fn find(
         plan: &mut Plan,
         format: &InputFormat,
@@ -250,18 +252,18 @@ impl FieldPlan {
     ) -> Result<Self, Vec<MissingFields>> {
         let mut finder = FieldFinder {
             needs: Self::default(),
-            known: format.names().into_iter().map(str::to_owned).collect(),
+            known: format.variables().into_iter().map(str::to_owned).collect(),
             missing: Vec::new(),
         };
         finder.request();
         for (name, key) in keys_in_use(plan, finder.needs.took.is_some()) {
             finder.key(key, &plan.maps, name, host);
         }
-        for (name, weight) in weights(plan) {
-            finder.weight(weight, &plan.maps, name, host);
+        for (name, cost) in costs(plan) {
+            finder.cost(cost, &plan.maps, name, host);
         }
         if !finder.missing.is_empty() {
-            // A map's values come in no order.
+            // The values of a map have no order.
             finder.missing.sort();
             return Err(finder.missing);
         }
@@ -269,7 +271,7 @@ impl FieldPlan {
         Ok(finder.needs)
     }
 
-    /// Puts header fields in the place of what only the log knows.
+    /// Replaces variables that only the log knows by headers.
     fn replace(&self, plan: &mut Plan) {
         let names: Vec<String> = plan.maps.iter().map(|map| map.name.to_string()).collect();
         let replace = |template: &mut Template| {
@@ -323,7 +325,7 @@ impl FieldPlan {
     }
 }
 
-/// Every place that says what holds for a request.
+/// The settings of every location, and those of servers outside their locations.
 pub(super) fn location_confs(plan: &Plan) -> impl Iterator<Item = &LocationConf> {
     plan.servers.iter().flat_map(|server| {
         let locations = server.locations.iter().map(|location| &location.conf);
@@ -331,7 +333,7 @@ pub(super) fn location_confs(plan: &Plan) -> impl Iterator<Item = &LocationConf>
     })
 }
 
-/// The keys of all zones that some place uses, by the zone's name; those of `limit_conn` only if they are replayed.
+/// The keys of all zones that are used, with the zone's name; those of `limit_conn` only if they are replayed.
 fn keys_in_use(plan: &Plan, connections: bool) -> Vec<(&str, &Template)> {
     let req: BTreeSet<usize> = location_confs(plan)
         .flat_map(|conf| conf.limit_req.iter().map(|rule| rule.zone))
@@ -349,8 +351,8 @@ fn keys_in_use(plan: &Plan, connections: bool) -> Vec<(&str, &Template)> {
     req.chain(conn).collect()
 }
 
-/// What requests weigh, by the name of the zone.
-fn weights(plan: &Plan) -> impl Iterator<Item = (&str, &CostSource)> {
+/// What requests cost, with the name of the zone.
+fn costs(plan: &Plan) -> impl Iterator<Item = (&str, &CostSource)> {
     let rules = location_confs(plan).flat_map(|conf| &conf.limit_req);
     rules.map(|rule| (&*plan.req_zones[rule.zone].name, &rule.weight))
 }
@@ -362,21 +364,22 @@ struct FieldFinder {
 }
 
 impl FieldFinder {
-    /// What is needed of every request.
+    /// What every request needs.
     fn request(&mut self) {
-        let everybody = |variables: &[&str]| MissingFields {
+        let missing = |variables: &[&str]| MissingFields {
             variables: variables.iter().map(|name| (*name).to_owned()).collect(),
             zone: None,
         };
         match self.first(&["remote_addr"]) {
             Some(address) => self.needs.address = address,
-            None => self.missing.push(everybody(&["remote_addr"])),
+            None => self.missing.push(missing(&["remote_addr"])),
         }
         match self.first(&["msec", "time", "time_iso8601", "time_local"]) {
             Some(time) => self.needs.time = time,
-            None => self
-                .missing
-                .push(everybody(&["msec", "time_iso8601", "time_local"])),
+            None => {
+                let names = ["msec", "time_iso8601", "time_local"];
+                self.missing.push(missing(&names));
+            }
         }
         self.needs.target = if let Some(at) = self.first(&["request_uri"]) {
             TargetSource::Target(at)
@@ -386,7 +389,7 @@ impl FieldFinder {
             self.needs.args = self.first(&["args", "query_string"]);
             TargetSource::Path(at)
         } else {
-            self.missing.push(everybody(&["request", "request_uri"]));
+            self.missing.push(missing(&["request", "request_uri"]));
             TargetSource::Nowhere
         };
         self.needs.method = self.first(&["request_method", "request"]);
@@ -395,7 +398,7 @@ impl FieldFinder {
         self.needs.took = self.first(&["request_time"]);
     }
 
-    /// What is needed for a zone's key.
+    /// What a zone's key needs.
     fn key(&mut self, key: &Template, maps: &[Map], zone: &str, host: bool) {
         for part in &key.parts {
             let Part::Variable(variable) = part else {
@@ -403,7 +406,7 @@ impl FieldFinder {
             };
             let name = variable_name(variable, maps);
             match variable {
-                // Always there, or never different.
+                // Always known, or always the same.
                 Variable::BinaryRemoteAddr
                 | Variable::Hostname
                 | Variable::Pid
@@ -444,9 +447,9 @@ impl FieldFinder {
         }
     }
 
-    /// What is needed to know what a request weighs when it comes.
-    fn weight(&mut self, weight: &CostSource, maps: &[Map], zone: &str, host: bool) {
-        match weight {
+    /// What the cost of a request needs when it comes.
+    fn cost(&mut self, cost: &CostSource, maps: &[Map], zone: &str, host: bool) {
+        match cost {
             CostSource::Before(template) => self.key(template, maps, zone, host),
             CostSource::RequestBytes if self.known.contains("content_length") => {
                 self.field(http::header::CONTENT_LENGTH, "content_length");
@@ -473,7 +476,7 @@ impl FieldFinder {
         }
     }
 
-    /// The first of these that the log has.
+    /// The first of these variables that the log has.
     fn first(&mut self, names: &[&str]) -> Option<usize> {
         let name = names.iter().find(|name| self.known.contains(**name))?;
         Some(self.want(name))
@@ -491,7 +494,7 @@ impl FieldFinder {
     }
 }
 
-/// All that a map may become, and what decides about it.
+/// All templates of a map.
 fn templates(map: &Map) -> Vec<&Template> {
     let mut all = vec![&map.source, &map.default];
     match &map.lookup {
@@ -513,7 +516,9 @@ mod tests {
     use super::*;
 
     fn read(format: &str, line: &str) -> Option<(LogEntry, Vec<String>)> {
-        let format = InputFormat::parse(format).unwrap().seen(line.as_bytes());
+        let format = InputFormat::parse(format)
+            .unwrap()
+            .with_keys_of(line.as_bytes());
         let needs = FieldPlan::find(&mut crate::message::testing::plan(), &format, false).unwrap();
         let mut reading = LineParser::new(needs, &format);
         let entry = reading.read(line.as_bytes(), (0, 1))?;
@@ -523,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_any_format_is_the_same_request() {
+    fn lines_of_all_formats_give_the_same_request() {
         let lines = [
             (
                 "combined",
@@ -549,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_it_took_is_known_where_it_is_logged() {
+    fn the_request_time_is_read_where_it_is_logged() {
         let (entry, _) = read(
             "$remote_addr [$msec] $request_time \"$request\"",
             "::1 [5.000] 1.250 \"GET / HTTP/1.0\"",
@@ -560,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_none_has_no_target() {
+    fn a_malformed_request_has_no_target() {
         for request in ["-", r"\x16\x03\x01", ""] {
             let line = format!(
                 "192.0.2.7 - - [16/Nov/2026:02:03:23 +0000] \"{request}\" 400 0 \"-\" \"-\""
@@ -570,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_time_or_address_is_no_line() {
+    fn a_line_without_time_or_address_is_malformed() {
         let lines = [
             "x - - [16/Nov/2026:02:03:23 +0000] \"GET / HTTP/1.1\" 200 0 \"-\" \"-\"",
             "1.2.3.4 - - [soon] \"GET / HTTP/1.1\" 200 0 \"-\" \"-\"",
@@ -582,9 +587,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_are_those_of_the_standard_library(text in "[0-9a-f.:]{0,17}") {
+        fn addresses_are_parsed_as_by_the_standard_library(text in "[0-9a-f.:]{0,17}") {
             let expected = text.parse::<IpAddr>().ok();
-            // Leading zeros are read here and not there.
+            // The standard library refuses leading zeros.
             if !text.split('.').any(|part| part.len() > 1 && part.starts_with('0')) {
                 prop_assert_eq!(address(text.as_bytes()), expected.map(Some));
             }

@@ -1,30 +1,25 @@
-//! What a line of a log looks like, and where in it things stand.
+//! The format of a log's lines, and where in a line the values stand.
 //!
-//! A format is taken apart once; after that a line is cut up where its fixed texts stand, nothing is copied, and only
-//! the names somebody wants are kept.
-//!
-//! Lines that are JSON objects: weir's own, or those of anybody who names fields as nginx names variables.
-//!
-//! Read by hand and flat: what stands inside an inner object or list is passed over.
-//!
-//! Values as they were before they were written into a line.
+//! A format is parsed once. After that a line is split at the fixed texts between its values; nothing is copied, and only
+//! the wanted values are kept. Lines may also be JSON objects, such as weir's own or any whose keys are nginx's variables:
+//! they are scanned by hand, and nested objects and lists are skipped.
 
 use std::ops::Range;
 
 use memchr::{memchr, memchr2};
 
-use super::log_format::{self, FormatTokens};
+use crate::text::{hex_byte, is_escaped};
 
-/// The shape of a log's lines.
+/// The format of a log's lines.
 #[derive(Debug, Clone)]
 pub(super) enum InputFormat {
-    /// An object a line. The names are those of the first.
+    /// A JSON object per line, with the keys of the first.
     Json(Vec<String>),
-    /// Text with variables in it.
-    Text(FormatTokens),
+    /// Values between fixed texts.
+    Text(TextFormat),
 }
 
-/// How values are made safe to stand in a line.
+/// How values are escaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EscapeStyle {
     /// `\xXX`, as nginx and weir do; `\"` as Apache does.
@@ -38,10 +33,10 @@ pub(super) enum EscapeStyle {
 /// Why a text is not a format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// Nothing stands between two variables, so that nobody can say where the first one ends.
+    /// There is no text between two variables, so the end of the first one cannot be found.
     #[error("nothing tells where `${0}` ends and `${1}` begins")]
     Adjacent(String, String),
-    /// There is no variable in it, and it is no name of a format either.
+    /// There is no variable in it, and it is not the name of a format.
     #[error(
         "`{0}` is no log format: expected combined, common, json, or the text of nginx's log_format"
     )]
@@ -52,45 +47,45 @@ pub enum FormatError {
 }
 
 impl InputFormat {
-    /// Reads what a user writes: a name, or the text of a `log_format`, with or without the directive around it.
+    /// Parses a format's name or the text of a `log_format`, with or without the directive around it.
     pub(super) fn parse(text: &str) -> Result<Self, FormatError> {
         Ok(match text.trim() {
             "combined" => Self::combined(),
             "common" => Self::common(),
             "json" => Self::Json(Vec::new()),
-            text => Self::Text(log_format::parse(text)?),
+            text => Self::Text(TextFormat::parse(text)?),
         })
     }
 
-    /// The format of a line, if it is one of those that need not be described.
+    /// The format of a line, if it is JSON, combined or common.
     pub(super) fn guess(line: &[u8]) -> Option<Self> {
         let json = Self::Json(Vec::new());
         [json, Self::combined(), Self::common()]
             .into_iter()
             .find_map(|format| {
-                let format = format.seen(line);
+                let format = format.with_keys_of(line);
                 format.fits(line).then_some(format)
             })
     }
 
-    /// Whether a line has this shape.
+    /// Whether a line has this format.
     pub(super) fn fits(&self, line: &[u8]) -> bool {
-        self.cutter(&[]).cut(line, &mut CutFields::default())
+        self.splitter(&[]).split(line, &mut CutFields::default())
     }
 
-    /// The same format, now that this line of it is known.
-    pub(super) fn seen(self, line: &[u8]) -> Self {
+    /// The same format, with the keys of this line where lines are JSON.
+    pub(super) fn with_keys_of(self, line: &[u8]) -> Self {
         match self {
-            Self::Json(_) => Self::Json(names(line)),
+            Self::Json(_) => Self::Json(json_variables(line)),
             text @ Self::Text(_) => text,
         }
     }
 
-    /// The variables that lines show.
-    pub(super) fn names(&self) -> Vec<&str> {
+    /// The variables in a line.
+    pub(super) fn variables(&self) -> Vec<&str> {
         match self {
             Self::Json(names) => names.iter().map(String::as_str).collect(),
-            Self::Text(pieces) => pieces.names(),
+            Self::Text(format) => format.fields.iter().map(|(name, _)| &**name).collect(),
         }
     }
 
@@ -98,48 +93,211 @@ impl InputFormat {
     pub(super) fn escape(&self) -> EscapeStyle {
         match self {
             Self::Json(_) => EscapeStyle::Json,
-            Self::Text(pieces) => pieces.escape,
+            Self::Text(format) => format.escape,
         }
     }
 
-    /// Something to cut lines up with, that finds the values of these names.
-    pub(super) fn cutter(&self, wanted: &[String]) -> LineSplitter {
+    /// Splits lines into the values of these variables.
+    pub(super) fn splitter(&self, wanted: &[String]) -> LineSplitter {
         match self {
             Self::Json(_) => LineSplitter::Json(wanted.to_vec()),
-            Self::Text(pieces) => LineSplitter::Text(log_format::TextSplitter::new(pieces, wanted)),
+            Self::Text(format) => {
+                let index = |(name, _): &(String, _)| wanted.iter().position(|it| it == name);
+                LineSplitter::Text {
+                    indices: format.fields.iter().map(index).collect(),
+                    wanted: wanted.len(),
+                    format: format.clone(),
+                }
+            }
         }
     }
 
     fn combined() -> Self {
-        Self::Text(log_format::open_ended(concat!(
+        Self::Text(TextFormat::open_ended(concat!(
             "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent ",
             "\"$http_referer\" \"$http_user_agent\""
         )))
     }
 
     fn common() -> Self {
-        Self::Text(log_format::open_ended(
+        Self::Text(TextFormat::open_ended(
             "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent",
         ))
     }
 }
 
-/// Cuts lines up.
+/// Values between fixed texts, as nginx's `log_format` describes them.
+#[derive(Debug, Clone)]
+pub(super) struct TextFormat {
+    start: Vec<u8>,
+    /// Each variable with the text that ends its value; empty for one that goes on to the end of the line.
+    fields: Vec<(String, Vec<u8>)>,
+    escape: EscapeStyle,
+    /// Whether a line may go on behind the last text.
+    open_ended: bool,
+}
+
+impl TextFormat {
+    fn parse(text: &str) -> Result<Self, FormatError> {
+        let (text, escape) = strip_directive(text);
+        if !text.contains('$') {
+            return Err(FormatError::Unknown(text));
+        }
+        let mut format = Self {
+            start: Vec::new(),
+            fields: Vec::new(),
+            escape,
+            open_ended: false,
+        };
+        let mut rest = text.as_str();
+        while let Some((literal, behind)) = rest.split_once('$') {
+            format.push_literal(literal);
+            let (name, after) = match behind.strip_prefix('{') {
+                Some(inside) => inside.split_once('}').ok_or(FormatError::Unclosed)?,
+                None => behind.split_at(behind.find(|c| !is_name(c)).unwrap_or(behind.len())),
+            };
+            rest = after;
+            match format.fields.last() {
+                _ if name.is_empty() => format.push_literal("$"),
+                Some((before, end)) if end.is_empty() => {
+                    return Err(FormatError::Adjacent(before.clone(), name.to_owned()));
+                }
+                _ => format.fields.push((name.to_owned(), Vec::new())),
+            }
+        }
+        format.push_literal(rest);
+        Ok(format)
+    }
+
+    /// A built-in format, whose lines may have more at their end.
+    fn open_ended(text: &str) -> Self {
+        let format = Self::parse(text).expect("the built-in formats are well-formed");
+        Self {
+            open_ended: true,
+            ..format
+        }
+    }
+
+    fn push_literal(&mut self, text: &str) {
+        let end = self.fields.last_mut().map(|(_, end)| end);
+        end.unwrap_or(&mut self.start)
+            .extend_from_slice(text.as_bytes());
+    }
+
+    /// Splits a line; `indices` has the index of each value in `cut`.
+    fn split(&self, line: &[u8], indices: &[Option<usize>], cut: &mut CutFields) -> bool {
+        if !line.starts_with(&self.start) {
+            return false;
+        }
+        let mut at = self.start.len();
+        for ((_, end), index) in self.fields.iter().zip(indices) {
+            let rest = &line[at..];
+            let length = if !end.is_empty() {
+                find(rest, end)
+            } else if self.open_ended {
+                Some(memchr(b' ', rest).unwrap_or(rest.len()))
+            } else {
+                Some(rest.len())
+            };
+            let Some(length) = length else {
+                return false;
+            };
+            if let Some(index) = index {
+                cut.set(*index, at..at + length);
+            }
+            at += length + end.len();
+        }
+        self.open_ended || at == line.len()
+    }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// The text of a format and how it escapes, of `log_format main escape=json '…' '…';` or the text alone.
+fn strip_directive(text: &str) -> (String, EscapeStyle) {
+    let mut escape = EscapeStyle::Backslash;
+    let mut rest = text.trim();
+    if let Some(directive) = rest.strip_prefix("log_format ") {
+        let named = directive.trim_start().split_once(char::is_whitespace);
+        rest = named.map_or("", |(_, text)| text).trim_start();
+    }
+    if let Some((which, after)) = rest
+        .strip_prefix("escape=")
+        .and_then(|behind| behind.split_once(char::is_whitespace))
+    {
+        rest = after.trim_start();
+        escape = match which {
+            "json" => EscapeStyle::Json,
+            "none" => EscapeStyle::None,
+            _ => EscapeStyle::Backslash,
+        };
+    }
+    let bare = rest.trim_end_matches(';').trim_end();
+    (unquoted(bare).unwrap_or_else(|| rest.to_owned()), escape)
+}
+
+/// The texts of `'…' '…'` joined; `None` if there is more than quoted texts.
+fn unquoted(text: &str) -> Option<String> {
+    // Not double quotes: a format may begin and end with them.
+    let mut rest = text.strip_prefix('\'').map(|_| text)?;
+    let mut joined = String::new();
+    while !rest.is_empty() {
+        let inside = rest.strip_prefix('\'')?;
+        let (part, after) = inside.split_once('\'')?;
+        joined.push_str(part);
+        rest = after.trim_start();
+    }
+    Some(joined)
+}
+
+/// Where a fixed text begins. A quote behind a backslash belongs to the value.
+fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    let (&first, others) = wanted.split_first()?;
+    let mut from = 0;
+    loop {
+        let at = from + memchr(first, text.get(from..)?)?;
+        if text[at + 1..].starts_with(others) && !(first == b'"' && is_escaped(&text[..at])) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}
+
+/// Splits lines of one format.
 #[derive(Debug)]
 pub(super) enum LineSplitter {
     Json(Vec<String>),
-    Text(log_format::TextSplitter),
+    Text {
+        format: TextFormat,
+        /// For each variable of the format, its index among the wanted ones.
+        indices: Vec<Option<usize>>,
+        wanted: usize,
+    },
 }
 
 impl LineSplitter {
-    /// Finds the values in a line; false if it does not have the format's shape.
-    pub(super) fn cut(&self, line: &[u8], cut: &mut CutFields) -> bool {
+    /// Finds the values in a line; false if it does not have the format.
+    pub(super) fn split(&self, line: &[u8], cut: &mut CutFields) -> bool {
         match self {
             Self::Json(wanted) => {
                 cut.reset(wanted.len());
-                cut_json(line, wanted, cut)
+                walk(line, |key, span| {
+                    let name = variable(key);
+                    if let Some(index) = wanted.iter().position(|wanted| wanted == name) {
+                        cut.set(index, span);
+                    }
+                })
             }
-            Self::Text(cutter) => cutter.cut(line, cut),
+            Self::Text {
+                format,
+                indices,
+                wanted,
+            } => {
+                cut.reset(*wanted);
+                format.split(line, indices, cut)
+            }
         }
     }
 }
@@ -151,19 +309,19 @@ pub(super) struct CutFields {
 }
 
 impl CutFields {
-    pub(super) fn reset(&mut self, count: usize) {
+    fn reset(&mut self, count: usize) {
         self.spans.clear();
         self.spans.resize(count, 0..0);
     }
 
-    pub(super) fn set(&mut self, wanted: usize, span: Range<usize>) {
-        if let Some(place) = self.spans.get_mut(wanted) {
-            *place = span;
+    fn set(&mut self, wanted: usize, span: Range<usize>) {
+        if let Some(value) = self.spans.get_mut(wanted) {
+            *value = span;
         }
     }
 
-    /// A value of the line that was cut, by its place among the wanted names; empty where the line has none. `-` is
-    /// how logs write nothing.
+    /// A value of the line that was split, by its index among the wanted variables; empty for `-` and where the line has
+    /// none.
     pub(super) fn value<'l>(&self, line: &'l [u8], wanted: usize) -> &'l [u8] {
         let span = self.spans.get(wanted).cloned().unwrap_or(0..0);
         match line.get(span).unwrap_or_default() {
@@ -173,24 +331,14 @@ impl CutFields {
     }
 }
 
-/// The variables a line shows; none if it is not an object.
-pub(super) fn names(line: &[u8]) -> Vec<String> {
+/// The variables in a line of JSON; none if it is not an object.
+fn json_variables(line: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
     let whole = walk(line, |key, _| names.push(variable(key).to_owned()));
     if whole { names } else { Vec::new() }
 }
 
-/// Finds the values of the wanted names; false if the line is not an object.
-pub(super) fn cut_json(line: &[u8], wanted: &[String], cut: &mut CutFields) -> bool {
-    walk(line, |key, span| {
-        let name = variable(key);
-        if let Some(which) = wanted.iter().position(|wanted| wanted == name) {
-            cut.set(which, span);
-        }
-    })
-}
-
-/// What a key is called among nginx's variables.
+/// The nginx variable for a JSON key.
 fn variable(key: &[u8]) -> &str {
     match key {
         b"@timestamp" | b"timestamp" | b"ts" => "time",
@@ -203,7 +351,7 @@ fn variable(key: &[u8]) -> &str {
     }
 }
 
-/// Goes through the members of an object; false if it is none.
+/// Walks through the members of an object; false if the line is not one.
 fn walk(line: &[u8], mut member: impl FnMut(&[u8], Range<usize>)) -> bool {
     let mut at = spaces(line, 0);
     if line.get(at) != Some(&b'{') {
@@ -259,7 +407,7 @@ fn string(line: &[u8], at: usize) -> Option<Range<usize>> {
     }
 }
 
-/// A value that begins here, and where it ends; `null`, objects and lists have nothing to show.
+/// A value that begins here, and where it ends; empty for `null`, objects and lists.
 fn value(line: &[u8], at: usize) -> Option<(Range<usize>, usize)> {
     match line.get(at)? {
         b'"' => string(line, at).map(|inside| (inside.clone(), inside.end + 1)),
@@ -296,256 +444,57 @@ fn nested(line: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Appends a value with its escapes undone.
+/// Appends a value without its escapes.
 pub(super) fn unescape(value: &[u8], escape: EscapeStyle, out: &mut Vec<u8>) {
     let mut rest = value;
     if escape != EscapeStyle::None {
         while let Some(at) = memchr(b'\\', rest) {
             out.extend_from_slice(&rest[..at]);
-            let taken = sequence(&rest[at + 1..], out);
+            let taken = unescape_one(&rest[at + 1..], out);
             rest = &rest[at + 1 + taken..];
         }
     }
     out.extend_from_slice(rest);
 }
 
-/// Appends what the letters behind a backslash stand for, and says how many they are. What stands for nothing stays.
-fn sequence(behind: &[u8], out: &mut Vec<u8>) -> usize {
-    match behind {
-        [b'x', high, low, ..] => {
-            if let Some(byte) = hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low) {
-                // Two digits make one byte.
-                out.push(byte as u8);
-                return 3;
-            }
+/// Appends what the bytes behind a backslash stand for, and returns how many they are. Unknown escapes stay as they are.
+fn unescape_one(behind: &[u8], out: &mut Vec<u8>) -> usize {
+    let (letter, taken) = match behind {
+        [b'x', high, low, ..] if let Some(byte) = hex_byte(*high, *low) => {
+            out.push(byte);
+            return 3;
         }
-        [b'u', digits @ ..] => {
-            if let Some((letter, taken)) = unicode(digits) {
-                out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
-                return 1 + taken;
-            }
-        }
-        [plain @ (b'"' | b'\\' | b'/'), ..] => {
-            out.push(*plain);
-            return 1;
-        }
-        [letter @ (b'n' | b'r' | b't' | b'b' | b'f'), ..] => {
-            out.push(match letter {
-                b'n' => b'\n',
-                b'r' => b'\r',
-                b't' => b'\t',
-                b'b' => 8,
-                _ => 12,
-            });
-            return 1;
-        }
-        _ => {}
-    }
-    out.push(b'\\');
-    0
+        [b'u', digits @ ..] if let Some((letter, taken)) = unicode(digits) => (letter, 1 + taken),
+        [plain @ (b'"' | b'\\' | b'/'), ..] => (char::from(*plain), 1),
+        [b'n', ..] => ('\n', 1),
+        [b'r', ..] => ('\r', 1),
+        [b't', ..] => ('\t', 1),
+        [b'b', ..] => ('\x08', 1),
+        [b'f', ..] => ('\x0c', 1),
+        _ => ('\\', 0),
+    };
+    out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+    taken
 }
 
-/// Four digits, or twice four with a backslash and a `u` between them.
+/// The character of four hexadecimal digits, or of two surrogates with `\u` between them, and how long they are.
 fn unicode(digits: &[u8]) -> Option<(char, usize)> {
-    let first = four(digits)?;
-    if let Some(letter) = char::from_u32(first) {
-        return Some((letter, 4));
-    }
-    let second = four(digits.get(4..)?.strip_prefix(b"\\u")?)?;
-    let mut pair = char::decode_utf16([u16::try_from(first).ok()?, u16::try_from(second).ok()?]);
-    let letter = pair.next()?.ok()?;
-    Some((letter, 10))
+    let first = code_unit(digits)?;
+    let second = digits
+        .get(4..)
+        .and_then(|rest| code_unit(rest.strip_prefix(b"\\u")?));
+    let units = [first].into_iter().chain(second);
+    let letter = char::decode_utf16(units).next()?.ok()?;
+    Some((letter, if letter.len_utf16() == 2 { 10 } else { 4 }))
 }
 
-fn four(digits: &[u8]) -> Option<u32> {
-    let digits = digits.get(..4)?;
-    digits
-        .iter()
-        .try_fold(0, |number, digit| Some(number << 4 | hex(*digit)?))
-}
-
-fn hex(digit: u8) -> Option<u32> {
-    char::from(digit).to_digit(16)
+fn code_unit(digits: &[u8]) -> Option<u16> {
+    let [a, b, c, d, ..] = digits else {
+        return None;
+    };
+    Some(u16::from_be_bytes([hex_byte(*a, *b)?, hex_byte(*c, *d)?]))
 }
 
 #[cfg(test)]
-mod tests {
-
-    use super::*;
-
-    fn values(format: &InputFormat, line: &str, wanted: &[&str]) -> Option<Vec<String>> {
-        let wanted: Vec<_> = wanted.iter().map(|name| (*name).to_owned()).collect();
-        let mut cut = CutFields::default();
-        let fits = format.cutter(&wanted).cut(line.as_bytes(), &mut cut);
-        let value = |at| String::from_utf8_lossy(cut.value(line.as_bytes(), at)).into_owned();
-        fits.then(|| (0..wanted.len()).map(value).collect())
-    }
-
-    const COMBINED: &str = r#"192.0.2.7 - - [16/Nov/2026:02:03:23 +0000] "GET /a?b=c HTTP/1.1" 200 42 "-" "curl/8 \x22x\x22""#;
-
-    #[test]
-    fn well_known_formats_are_recognised() {
-        let format = InputFormat::guess(COMBINED.as_bytes()).unwrap();
-        let wanted = [
-            "remote_addr",
-            "time_local",
-            "request",
-            "remote_user",
-            "http_user_agent",
-            "http_none",
-        ];
-        assert_eq!(
-            values(&format, COMBINED, &wanted).unwrap(),
-            [
-                "192.0.2.7",
-                "16/Nov/2026:02:03:23 +0000",
-                "GET /a?b=c HTTP/1.1",
-                "",
-                r"curl/8 \x22x\x22",
-                ""
-            ]
-        );
-        let common = COMBINED.split(" \"-\"").next().unwrap();
-        let format = InputFormat::guess(common.as_bytes()).unwrap();
-        assert_eq!(values(&format, common, &["status"]).unwrap(), ["200"]);
-        assert!(!format.names().contains(&"http_referer"));
-        assert!(
-            InputFormat::guess(br#"{"time":"x"}"#)
-                .is_some_and(|format| matches!(format, InputFormat::Json(_)))
-        );
-        for strange in ["", "hello", "{", "192.0.2.7 GET /"] {
-            assert!(
-                InputFormat::guess(strange.as_bytes()).is_none(),
-                "{strange}"
-            );
-        }
-    }
-
-    /// nginx's packages come with a `main` that is combined and one field more.
-    #[test]
-    fn more_fields_than_combined_has_do_no_harm() {
-        let line = format!("{COMBINED} \"10.0.0.1\"");
-        let format = InputFormat::guess(line.as_bytes()).unwrap();
-        assert_eq!(
-            values(&format, &line, &["http_user_agent"]).unwrap(),
-            [r"curl/8 \x22x\x22"]
-        );
-    }
-
-    #[test]
-    fn a_line_of_another_shape_is_none() {
-        let format = InputFormat::combined();
-        let half = COMBINED.split(" HTTP").next().unwrap();
-        for line in ["", "x", "1.2.3.4 - - [", half] {
-            assert!(values(&format, line, &["remote_addr"]).is_none(), "{line}");
-        }
-    }
-}
-
-#[cfg(test)]
-mod json_tests {
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn values(line: &str, wanted: &[&str]) -> Option<Vec<String>> {
-        let wanted: Vec<_> = wanted.iter().map(|name| (*name).to_owned()).collect();
-        let mut found = CutFields::default();
-        found.reset(wanted.len());
-        let whole = cut_json(line.as_bytes(), &wanted, &mut found);
-        let value = |at| String::from_utf8_lossy(found.value(line.as_bytes(), at)).into_owned();
-        whole.then(|| (0..wanted.len()).map(value).collect())
-    }
-
-    #[test]
-    fn members_are_found_whatever_stands_between_them() {
-        let line = r#"{"time":"x","n":{"host":"no","l":[1,"}"]},"uri":"/a\"b", "host" : "h","request_time":0.017,"z":null}"#;
-        let wanted = ["host", "request_uri", "request_time", "z", "time"];
-        assert_eq!(
-            values(line, &wanted).unwrap(),
-            ["h", r#"/a\"b"#, "0.017", "", "x"]
-        );
-        assert_eq!(names(line.as_bytes()).len(), 6);
-        assert_eq!(values("{}", &["a"]).unwrap(), [""]);
-    }
-
-    #[test]
-    fn what_is_no_object_is_none() {
-        for line in [
-            "",
-            "[]",
-            "{",
-            r#"{"a"}"#,
-            r#"{"a":}"#,
-            r#"{"a":1"#,
-            r#"{"a":"b}"#,
-            r#"{"a":1}x"#,
-            r#"{"a":[1}"#,
-            r#"{"a":1,}"#,
-        ] {
-            assert!(values(line, &["a"]).is_none(), "{line}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_line_is_too_strange(line in "[{}\\[\\]\",:\\\\a1 ]{0,40}") {
-            values(&line, &["a"]);
-        }
-
-        // The underscore keeps the key from being one that nginx calls otherwise, such as `ts`.
-        #[test]
-        fn what_is_json_is_read(key in "_[a-z]{1,5}", text: String, number: u32) {
-            let line = serde_json::json!({ &key: text, "n_1": number }).to_string();
-            let found = values(&line, &[&key, "n_1"]).unwrap();
-            let back: String = serde_json::from_str(&format!("\"{}\"", found[0])).unwrap();
-            prop_assert!(back == text || text == "-");
-            prop_assert_eq!(&found[1], &number.to_string());
-        }
-    }
-}
-
-#[cfg(test)]
-mod value_tests {
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn plain(value: &str, escape: EscapeStyle) -> Vec<u8> {
-        let mut out = Vec::new();
-        unescape(value.as_bytes(), escape, &mut out);
-        out
-    }
-
-    #[test]
-    fn escapes_are_undone() {
-        assert_eq!(
-            plain(r"a\x22b\x5Cc\xff", EscapeStyle::Backslash),
-            b"a\"b\\c\xff"
-        );
-        assert_eq!(plain(r#"a\"b\\c\/"#, EscapeStyle::Json), b"a\"b\\c/");
-        assert_eq!(
-            plain(r"\u00e9\ud83d\ude00\n", EscapeStyle::Json),
-            "é😀\n".as_bytes()
-        );
-        assert_eq!(plain(r"\x22", EscapeStyle::None), br"\x22");
-    }
-
-    #[test]
-    fn what_is_no_escape_stays() {
-        for text in [r"\", r"\q", r"\x", r"\xg0", r"\u12", r"\ud800"] {
-            assert_eq!(plain(text, EscapeStyle::Json), text.as_bytes(), "{text}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn json_texts_are_what_they_were(text: String) {
-            let written = serde_json::to_string(&text).unwrap();
-            let inside = written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap();
-            prop_assert_eq!(plain(inside, EscapeStyle::Json), text.as_bytes());
-        }
-    }
-}
+#[path = "tests/format.rs"]
+mod tests;

@@ -1,8 +1,6 @@
-//! The lines of one log: a file or standard input, plain or packed.
+//! Reads logs: files or standard input, plain or compressed with gzip or zstd, merged in the order of their times.
 //!
-//! What a file is packed with is told by its first bytes, not by its name.
-//!
-//! All logs as one: their lines in the order of their times, those that are none set aside.
+//! The compression is told from the first bytes, not from the name.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -14,6 +12,7 @@ use flate2::bufread::MultiGzDecoder;
 use memchr::memchr;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use serde::Serialize;
 
 use super::fields::{FieldPlan, LineParser};
 use super::format::InputFormat;
@@ -23,39 +22,39 @@ use super::order::LogEntry;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {}", path.display())]
 pub struct InputError {
-    /// Which.
+    /// Its path.
     pub path: PathBuf,
-    /// What the system said.
+    /// The cause.
     #[source]
     pub source: io::Error,
 }
 
-/// The lines of a log, one after the other.
+/// Reads a log line by line.
 pub(super) struct LogReader {
     pub(super) name: Box<str>,
     reader: Box<dyn Read>,
     buffer: Vec<u8>,
-    /// Where the present line begins and ends in the buffer, and where the next one begins.
+    /// Where the current line begins and ends in the buffer, and where the next one begins.
     line: (usize, usize),
     next: usize,
     filled: usize,
-    /// How many lines there were, the present one included.
+    /// The number of the current line.
     pub(super) number: u64,
-    /// What went wrong on the way, if something did.
+    /// The error that ended the log early.
     pub(super) damage: Option<io::Error>,
     ended: bool,
 }
 
 impl std::fmt::Debug for LogReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lines")
+        f.debug_struct("LogReader")
             .field("name", &self.name)
             .finish_non_exhaustive()
     }
 }
 
 impl LogReader {
-    /// Opens a file, or standard input for `-`. Bytes read from it, still packed, are added to `progress`.
+    /// Opens a file, or standard input for `-`. Bytes read from it, still compressed, are added to `progress`.
     pub(super) fn open(path: &Path, progress: Rc<Cell<u64>>) -> Result<Self, InputError> {
         let failed = |source| InputError {
             path: path.to_owned(),
@@ -65,13 +64,13 @@ impl LogReader {
             ("standard input".into(), Box::new(io::stdin()))
         } else {
             let file = File::open(path).map_err(failed)?;
-            if file.metadata().is_ok_and(|found| found.is_dir()) {
+            if file.metadata().is_ok_and(|it| it.is_dir()) {
                 return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
             }
             (path.to_string_lossy().into(), Box::new(file))
         };
         let counted = CountingReader { raw, progress };
-        let reader = unpacked(BufReader::with_capacity(CHUNK, counted)).map_err(failed)?;
+        let reader = decompress(BufReader::with_capacity(CHUNK, counted)).map_err(failed)?;
         Ok(Self::of(name, reader))
     }
 
@@ -89,13 +88,13 @@ impl LogReader {
         }
     }
 
-    /// The present line, without its end.
+    /// The current line, without its end.
     pub(super) fn line(&self) -> &[u8] {
         &self.buffer[self.line.0..self.line.1]
     }
 
-    /// Goes on to the next line; false if there is none. A line longer than [`LONGEST`] is cut off there, and what is
-    /// left of it is passed over.
+    /// Goes on to the next line; false if there is none. A line longer than [`LONGEST`] is cut off there and the rest of it
+    /// skipped.
     pub(super) fn advance(&mut self) -> bool {
         let mut searched = self.next;
         loop {
@@ -107,7 +106,7 @@ impl LogReader {
             searched = self.filled;
             if self.filled - self.next > LONGEST {
                 self.take(self.next + LONGEST, self.filled);
-                self.pass_over();
+                self.skip_line();
                 return true;
             }
             if !self.fill(&mut searched) {
@@ -120,7 +119,7 @@ impl LogReader {
         }
     }
 
-    /// The first whole lines there are, without going on to any.
+    /// The first lines, without going on to any.
     pub(super) fn first(&mut self) -> Vec<Vec<u8>> {
         while self.filled < self.buffer.len() && self.fill(&mut 0) {
             if memchr(b'\n', &self.buffer[..self.filled]).is_some() {
@@ -144,7 +143,7 @@ impl LogReader {
         self.number += 1;
     }
 
-    /// Reads on; false at the end. What is not used yet moves to the front when there is no room behind it.
+    /// Reads on; false at the end. Unread bytes move to the front when there is no room behind them.
     fn fill(&mut self, searched: &mut usize) -> bool {
         if self.ended {
             return false;
@@ -179,8 +178,8 @@ impl LogReader {
         }
     }
 
-    /// Passes over the rest of a line that is too long, without touching the present one.
-    fn pass_over(&mut self) {
+    /// Skips the rest of a line that is too long, without touching the current one.
+    fn skip_line(&mut self) {
         let mut scratch = vec![0; CHUNK];
         loop {
             match self.reader.read(&mut scratch) {
@@ -218,8 +217,8 @@ impl Read for CountingReader {
     }
 }
 
-/// Looks at the first bytes and unpacks what is packed.
-fn unpacked(mut raw: BufReader<CountingReader>) -> io::Result<Box<dyn Read>> {
+/// Decompresses what the first bytes say is compressed.
+fn decompress(mut raw: BufReader<CountingReader>) -> io::Result<Box<dyn Read>> {
     let start = raw.fill_buf()?;
     Ok(if start.starts_with(&[0x1f, 0x8b]) {
         Box::new(MultiGzDecoder::new(raw))
@@ -234,7 +233,7 @@ fn unpacked(mut raw: BufReader<CountingReader>) -> io::Result<Box<dyn Read>> {
     })
 }
 
-/// Unpacks zstd, one frame after the other.
+/// Decompresses zstd, one frame after the other.
 struct ZstdReader {
     raw: BufReader<CountingReader>,
     decoder: FrameDecoder,
@@ -285,48 +284,49 @@ impl Read for ZstdReader {
     }
 }
 
-/// Lines that are looked at to guess a format.
+/// How many lines the format is guessed from.
 const FEW: usize = 20;
 
-/// How zstd begins.
+/// The first bytes of zstd.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// How much is read at once, in bytes.
+/// Bytes read at once.
 const CHUNK: usize = 256 * 1024;
 
-/// The longest line that is looked at, in bytes: more than any request line and all header fields together.
+/// The longest line, in bytes: more than any request line and all headers together.
 const LONGEST: usize = 1024 * 1024;
 
-/// A line that could not be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A malformed line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BadLine {
     /// Its file.
     pub file: Box<str>,
     /// Its number.
     pub line: u64,
-    /// How it begins.
+    /// Its beginning.
     pub text: String,
 }
 
-/// What was found besides requests.
+/// What was read besides requests.
 #[derive(Debug, Default)]
 pub(super) struct ReadStats {
     pub(super) lines: u64,
+    /// Malformed lines.
     pub(super) skipped: u64,
     /// The first of them.
     pub(super) bad: Vec<BadLine>,
-    /// Files that could not be read to their end, and why.
+    /// Files that could not be read to their end, each with the error.
     pub(super) damaged: Vec<(Box<str>, String)>,
 }
 
-/// Several logs, read side by side.
+/// Reads several logs side by side.
 #[derive(Debug)]
 pub(super) struct LogMerger {
     sources: Vec<LogSource>,
-    /// The one whose head is the earliest, and the head of the next after it.
+    /// The source whose next request is the earliest, and until when it stays so.
     current: usize,
     until: i64,
-    pub(super) found: ReadStats,
+    pub(super) stats: ReadStats,
     progress: Rc<Cell<u64>>,
 }
 
@@ -334,8 +334,8 @@ pub(super) struct LogMerger {
 struct LogSource {
     file: u32,
     lines: LogReader,
-    reading: Option<LineParser>,
-    head: Option<LogEntry>,
+    parser: Option<LineParser>,
+    next: Option<LogEntry>,
 }
 
 impl LogMerger {
@@ -347,15 +347,15 @@ impl LogMerger {
             sources.push(LogSource {
                 file,
                 lines: LogReader::open(path, Rc::clone(&progress))?,
-                reading: None,
-                head: None,
+                parser: None,
+                next: None,
             });
         }
         Ok(Self {
             sources,
             current: 0,
             until: i64::MIN,
-            found: ReadStats::default(),
+            stats: ReadStats::default(),
             progress,
         })
     }
@@ -368,37 +368,37 @@ impl LogMerger {
             .unwrap_or_default()
     }
 
-    /// Begins to read lines of this format.
+    /// Starts to read lines of this format.
     pub(super) fn begin(&mut self, needs: &FieldPlan, format: &InputFormat) {
         for source in &mut self.sources {
-            source.reading = Some(LineParser::new(needs.clone(), format));
-            source.advance(&mut self.found);
+            source.parser = Some(LineParser::new(needs.clone(), format));
+            source.advance(&mut self.stats);
         }
         self.choose();
     }
 
-    /// Gives the next request and its texts to `take`; false if there is none.
+    /// Passes the next request and its texts to `take`; false if there is none.
     pub(super) fn next(&mut self, take: impl FnOnce(LogEntry, &[u8])) -> bool {
         let Some(source) = self.sources.get_mut(self.current) else {
             return false;
         };
-        let (Some(entry), Some(reading)) = (source.head.take(), &source.reading) else {
+        let (Some(entry), Some(parser)) = (source.next.take(), &source.parser) else {
             return false;
         };
-        take(entry, reading.texts());
-        source.advance(&mut self.found);
-        if source.head.is_none_or(|head| head.at > self.until) {
+        take(entry, parser.texts());
+        source.advance(&mut self.stats);
+        if source.next.is_none_or(|next| next.at > self.until) {
             self.choose();
         }
         true
     }
 
-    /// Bytes read so far, as they are in the files.
+    /// Bytes read so far, still compressed.
     pub(super) fn read(&self) -> u64 {
         self.progress.get()
     }
 
-    /// What a file is called.
+    /// The names of the files.
     pub(super) fn names(&self) -> Vec<Box<str>> {
         self.sources
             .iter()
@@ -406,18 +406,18 @@ impl LogMerger {
             .collect()
     }
 
-    /// Finds the source whose head is the earliest; of equals, the first.
+    /// Finds the source whose next request is the earliest; of equals, the first.
     fn choose(&mut self) {
-        let heads = self.sources.iter().enumerate();
-        let mut heads: Vec<_> = heads
-            .filter_map(|(index, source)| Some((source.head?.at, index)))
+        let sources = self.sources.iter().enumerate();
+        let mut times: Vec<_> = sources
+            .filter_map(|(index, source)| Some((source.next?.at, index)))
             .collect();
-        heads.sort_unstable();
-        if let Some((_, index)) = heads.first() {
+        times.sort_unstable();
+        if let Some((_, index)) = times.first() {
             self.current = *index;
         }
-        // One before another with the same time may go on only where it also stands before it.
-        self.until = match heads.get(1) {
+        // Of two sources with the same time, the first goes on.
+        self.until = match times.get(1) {
             Some((at, index)) => at - i64::from(*index < self.current),
             None => i64::MAX,
         };
@@ -426,21 +426,21 @@ impl LogMerger {
 
 impl LogSource {
     /// Goes on to the next line that is a request.
-    fn advance(&mut self, found: &mut ReadStats) {
-        let Some(reading) = &mut self.reading else {
+    fn advance(&mut self, stats: &mut ReadStats) {
+        let Some(parser) = &mut self.parser else {
             return;
         };
         while self.lines.advance() {
-            found.lines += 1;
+            stats.lines += 1;
             let line = self.lines.line();
-            self.head = reading.read(line, (self.file, self.lines.number));
-            if self.head.is_some() {
+            self.next = parser.read(line, (self.file, self.lines.number));
+            if self.next.is_some() {
                 return;
             }
-            found.skipped += 1;
-            if found.bad.len() < MOST_SHOWN {
+            stats.skipped += 1;
+            if stats.bad.len() < MOST_SHOWN {
                 let start = &line[..line.len().min(LONGEST_SHOWN)];
-                found.bad.push(BadLine {
+                stats.bad.push(BadLine {
                     file: self.lines.name.clone(),
                     line: self.lines.number,
                     text: String::from_utf8_lossy(start).into_owned(),
@@ -448,17 +448,17 @@ impl LogSource {
             }
         }
         if let Some(damage) = self.lines.damage.take() {
-            found
+            stats
                 .damaged
                 .push((self.lines.name.clone(), damage.to_string()));
         }
     }
 }
 
-/// Lines that are shown of those that could not be read.
+/// How many malformed lines are shown.
 const MOST_SHOWN: usize = 10;
 
-/// How much of such a line, in bytes.
+/// How much of a malformed line is shown, in bytes.
 const LONGEST_SHOWN: usize = 120;
 
 #[cfg(test)]
@@ -466,7 +466,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives its bytes in pieces of this size.
+    /// A reader that returns its bytes in pieces of a given size.
     struct Trickle(Vec<u8>, usize, usize);
 
     impl Read for Trickle {
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_where_they_end_however_they_are_read() {
+    fn lines_are_found_in_pieces_of_any_size() {
         for piece in [1, 2, 3, 7, 1000] {
             let found = lines(b"one\r\ntwo\n\nfour", piece);
             assert_eq!(found, [&b"one"[..], b"two", b"", b"four"], "{piece}");
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn many_lines_go_through_a_small_buffer() {
+    fn many_lines_pass_through_a_small_buffer() {
         let text: Vec<u8> = (0..100_000)
             .flat_map(|n| format!("line {n}\n").into_bytes())
             .collect();
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_cut_off_and_the_next_one_is_found() {
+    fn a_line_that_is_too_long_is_cut_off() {
         let mut text = vec![b'x'; 5 * LONGEST];
         text.extend_from_slice(b"\nnext\nlast\n");
         for piece in [CHUNK, 100_003] {

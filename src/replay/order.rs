@@ -1,52 +1,32 @@
-//! Requests into the order they came in.
+//! Sorts requests by time.
 //!
-//! A log is written when requests end, by several workers that each keep some lines back, so its lines are only nearly in
-//! order. They are collected in baskets, one for each second. A basket is opened when something is found that lies
-//! further ahead than the window, and not before: what lies further back than that is late.
+//! A log is written when requests end, by several workers that each hold some lines back, so its lines are only nearly in
+//! order. They are collected in buckets of a second each. A bucket is emptied when a request comes that lies further ahead
+//! than the window, and not before; a request that lies further back than that is late.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use super::log_format::TimePrecision;
+use super::time::TimePrecision;
 
 /// One line of a log that is a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogEntry {
     /// When it happened, in milliseconds since the Unix epoch.
     pub(super) at: i64,
-    pub(super) exact: TimePrecision,
-    /// How long it took, in milliseconds; `None` if the log does not say.
+    pub(super) precision: TimePrecision,
+    /// How long it took, in milliseconds; `None` if that is not logged.
     pub(super) took: Option<u32>,
-    /// Who asked; `None` for somebody on a unix socket.
+    /// The client's address; `None` for a client on a unix socket.
     pub(super) client: Option<IpAddr>,
-    /// Where its line stands.
+    /// The index of its file.
     pub(super) file: u32,
     pub(super) line: u64,
-    /// Where its texts stand in the basket's.
-    text: (u32, u32),
+    /// Where its texts stand in those of its bucket.
+    pub(super) texts: (u32, u32),
 }
 
-impl LogEntry {
-    pub(super) fn new(
-        at: i64,
-        exact: TimePrecision,
-        took: Option<u32>,
-        client: Option<IpAddr>,
-        place: (u32, u64),
-    ) -> Self {
-        Self {
-            at,
-            exact,
-            took,
-            client,
-            file: place.0,
-            line: place.1,
-            text: (0, 0),
-        }
-    }
-}
-
-/// Entries of one second, and the texts that belong to them.
+/// Entries of one second and their texts.
 #[derive(Debug, Default)]
 pub(super) struct TimeBucket {
     entries: Vec<LogEntry>,
@@ -54,10 +34,10 @@ pub(super) struct TimeBucket {
 }
 
 impl TimeBucket {
-    /// Its entries in their order, each with its texts.
+    /// Its entries in order, each with its texts.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&LogEntry, &[u8])> {
         self.entries.iter().map(|entry| {
-            let (start, end) = entry.text;
+            let (start, end) = entry.texts;
             (entry, &self.texts[start as usize..end as usize])
         })
     }
@@ -65,83 +45,84 @@ impl TimeBucket {
     fn put(&mut self, mut entry: LogEntry, texts: &[u8]) {
         let start = self.texts.len();
         self.texts.extend_from_slice(texts);
-        // A basket never holds four gigabytes: the whole line of them holds far less.
-        entry.text = (
+        // A bucket never holds four gigabytes: all of them together hold far less.
+        entry.texts = (
             u32::try_from(start).unwrap_or(u32::MAX),
             u32::try_from(self.texts.len()).unwrap_or(u32::MAX),
         );
         self.entries.push(entry);
     }
 
-    /// Spreads those that are only known to the second evenly over it, and sorts.
-    fn settle(&mut self, second: i64) {
+    /// Spreads entries whose time is only known to the second evenly over it, and sorts.
+    fn sort(&mut self, second: i64) {
         let coarse = self
             .entries
             .iter()
-            .filter(|entry| entry.exact == TimePrecision::Second);
+            .filter(|entry| entry.precision == TimePrecision::Second);
         let count = i64::try_from(coarse.count()).unwrap_or(i64::MAX).max(1);
         let mut index = 0;
         for entry in &mut self.entries {
-            if entry.exact == TimePrecision::Second {
+            if entry.precision == TimePrecision::Second {
                 entry.at = second * 1000 + index * 1000 / count;
-                entry.exact = TimePrecision::Milli;
+                entry.precision = TimePrecision::Milli;
                 index += 1;
             }
         }
-        // Stable: of two in the same millisecond the one that was logged first stays first.
+        // Stable: entries of the same millisecond stay in the order in which they were logged.
         self.entries.sort_by_key(|entry| entry.at);
     }
 }
 
-/// Baskets for as many seconds as the window is wide.
+/// The buckets of a window.
 #[derive(Debug)]
 pub(super) struct ReorderWindow {
-    baskets: VecDeque<TimeBucket>,
-    /// The second of the first basket; none before there is any.
+    buckets: VecDeque<TimeBucket>,
+    /// The second of the first bucket; `None` before there is any.
     first: Option<i64>,
     window: i64,
-    held: usize,
+    entries: usize,
+    /// Empty buckets, kept for their memory.
     spare: Vec<TimeBucket>,
-    opened: bool,
-    /// How many came too late for their basket, and by how much at most, in milliseconds.
+    started: bool,
+    /// How many entries came too late for their bucket, and by how much at most, in milliseconds.
     pub(super) late: u64,
     pub(super) latest: i64,
 }
 
 impl ReorderWindow {
-    /// With a window of so many seconds.
+    /// A window of so many seconds.
     pub(super) fn new(window: u32) -> Self {
         Self {
-            baskets: VecDeque::new(),
+            buckets: VecDeque::new(),
             first: None,
             window: i64::from(window),
-            held: 0,
+            entries: 0,
             spare: Vec::new(),
-            opened: false,
+            started: false,
             late: 0,
             latest: 0,
         }
     }
 
-    /// Puts an entry where it belongs, and hands out the baskets that are complete by that.
+    /// Puts an entry into its bucket, and passes the buckets that are complete by that to `take`.
     pub(super) fn put(
         &mut self,
         mut entry: LogEntry,
         texts: &[u8],
-        mut open: impl FnMut(&TimeBucket),
+        mut take: impl FnMut(&TimeBucket),
     ) {
         let second = entry.at.div_euclid(1000);
         let mut first = *self.first.get_or_insert(second);
         if second - first > self.window {
-            self.advance(second - self.window, &mut open);
+            self.advance(second - self.window, &mut take);
             first = second - self.window;
         }
         if second < first {
-            // Before the very first: there may still be room in front.
-            let room = self.baskets.len() as i64 + (first - second);
-            if !self.opened && room <= self.window + 1 {
+            // Before the first bucket: the window may have room there.
+            let room = self.buckets.len() as i64 + (first - second);
+            if !self.started && room <= self.window + 1 {
                 for _ in second..first {
-                    self.baskets
+                    self.buckets
                         .push_front(self.spare.pop().unwrap_or_default());
                 }
                 self.first = Some(second);
@@ -150,60 +131,60 @@ impl ReorderWindow {
                 self.late += 1;
                 self.latest = self.latest.max(first * 1000 - entry.at);
                 entry.at = first * 1000;
-                entry.exact = TimePrecision::Milli;
+                entry.precision = TimePrecision::Milli;
             }
         }
         let index = usize::try_from(entry.at.div_euclid(1000) - first).unwrap_or(0);
-        while self.baskets.len() <= index {
-            self.baskets.push_back(self.spare.pop().unwrap_or_default());
+        while self.buckets.len() <= index {
+            self.buckets.push_back(self.spare.pop().unwrap_or_default());
         }
-        self.baskets[index].put(entry, texts);
-        self.held += 1;
-        if self.held > MOST_HELD {
-            self.advance(first + 1, &mut open);
-        }
-    }
-
-    /// Hands out all that is left.
-    pub(super) fn finish(&mut self, mut open: impl FnMut(&TimeBucket)) {
-        while !self.baskets.is_empty() {
-            self.open_first(&mut open);
+        self.buckets[index].put(entry, texts);
+        self.entries += 1;
+        if self.entries > MOST_ENTRIES {
+            self.advance(first + 1, &mut take);
         }
     }
 
-    /// Hands out every basket before this second.
-    fn advance(&mut self, second: i64, open: &mut impl FnMut(&TimeBucket)) {
+    /// Passes all buckets that are left to `take`.
+    pub(super) fn finish(&mut self, mut take: impl FnMut(&TimeBucket)) {
+        while !self.buckets.is_empty() {
+            self.take_first(&mut take);
+        }
+    }
+
+    /// Passes every bucket before this second to `take`.
+    fn advance(&mut self, second: i64, take: &mut impl FnMut(&TimeBucket)) {
         while self.first.is_some_and(|first| first < second) {
-            if self.baskets.is_empty() {
+            if self.buckets.is_empty() {
                 self.first = Some(second);
                 return;
             }
-            self.open_first(open);
+            self.take_first(take);
         }
     }
 
-    fn open_first(&mut self, open: &mut impl FnMut(&TimeBucket)) {
-        let Some(mut basket) = self.baskets.pop_front() else {
+    fn take_first(&mut self, take: &mut impl FnMut(&TimeBucket)) {
+        let Some(mut bucket) = self.buckets.pop_front() else {
             return;
         };
         let second = self.first.unwrap_or_default();
-        basket.settle(second);
-        self.opened = true;
-        open(&basket);
-        self.held -= basket.entries.len();
+        bucket.sort(second);
+        self.started = true;
+        take(&bucket);
+        self.entries -= bucket.entries.len();
         self.first = Some(second + 1);
-        basket.entries.clear();
-        basket.texts.clear();
+        bucket.entries.clear();
+        bucket.texts.clear();
         if self.spare.len() < MOST_SPARE {
-            self.spare.push(basket);
+            self.spare.push(bucket);
         }
     }
 }
 
-/// Entries held back at once, whatever the window: with their texts, some two hundred bytes each.
-const MOST_HELD: usize = 1 << 20;
+/// The most entries in a window, however wide: with their texts, some two hundred bytes each.
+const MOST_ENTRIES: usize = 1 << 20;
 
-/// Empty baskets kept for their memory.
+/// The most empty buckets that are kept.
 const MOST_SPARE: usize = 8;
 
 #[cfg(test)]
@@ -211,28 +192,36 @@ mod tests {
 
     use super::*;
 
-    fn entry(at: i64, exact: TimePrecision, line: u64) -> LogEntry {
-        LogEntry::new(at, exact, None, None, (0, line))
+    fn entry(at: i64, precision: TimePrecision, line: u64) -> LogEntry {
+        LogEntry {
+            at,
+            precision,
+            took: None,
+            client: None,
+            file: 0,
+            line,
+            texts: (0, 0),
+        }
     }
 
     /// Times and lines in the order they come out.
     fn sorted(window: u32, times: &[(i64, TimePrecision)]) -> (Vec<(i64, u64)>, ReorderWindow) {
-        let mut baskets = ReorderWindow::new(window);
+        let mut buckets = ReorderWindow::new(window);
         let mut all = Vec::new();
-        let take = |basket: &TimeBucket, all: &mut Vec<(i64, u64)>| {
-            for (entry, texts) in basket.iter() {
+        let take = |bucket: &TimeBucket, all: &mut Vec<(i64, u64)>| {
+            for (entry, texts) in bucket.iter() {
                 assert_eq!(texts, entry.line.to_string().as_bytes());
                 all.push((entry.at, entry.line));
             }
         };
         for (line, (at, exact)) in (1..).zip(times) {
             let texts = line.to_string();
-            baskets.put(entry(*at, *exact, line), texts.as_bytes(), |basket| {
-                take(basket, &mut all);
+            buckets.put(entry(*at, *exact, line), texts.as_bytes(), |bucket| {
+                take(bucket, &mut all);
             });
         }
-        baskets.finish(|basket| take(basket, &mut all));
-        (all, baskets)
+        buckets.finish(|bucket| take(bucket, &mut all));
+        (all, buckets)
     }
 
     fn exact(times: &[i64]) -> Vec<(i64, TimePrecision)> {
@@ -240,26 +229,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_window_is_sorted() {
-        let (all, baskets) = sorted(
+    fn entries_within_the_window_are_sorted() {
+        let (all, buckets) = sorted(
             6,
             &exact(&[3_000, 1_500, 7_200, 2_900, 1_500, 9_000, 4_000]),
         );
         let times: Vec<_> = all.iter().map(|(at, _)| *at).collect();
         assert_eq!(times, [1_500, 1_500, 2_900, 3_000, 4_000, 7_200, 9_000]);
         assert_eq!(all[..2], [(1_500, 2), (1_500, 5)], "the first logged first");
-        assert_eq!(baskets.late, 0);
+        assert_eq!(buckets.late, 0);
     }
 
     #[test]
-    fn what_is_later_than_that_is_taken_when_it_comes_and_counted() {
-        let (all, baskets) = sorted(2, &exact(&[1_000, 10_000, 3_500, 10_001]));
+    fn a_late_entry_is_taken_when_it_comes_and_counted() {
+        let (all, buckets) = sorted(2, &exact(&[1_000, 10_000, 3_500, 10_001]));
         assert_eq!(all, [(1_000, 1), (8_000, 3), (10_000, 2), (10_001, 4)]);
-        assert_eq!((baskets.late, baskets.latest), (1, 4_500));
+        assert_eq!((buckets.late, buckets.latest), (1, 4_500));
     }
 
     #[test]
-    fn a_second_is_spread_evenly_over_those_who_share_it() {
+    fn entries_of_one_second_are_spread_evenly_over_it() {
         let coarse = |second: i64| (second * 1000, TimePrecision::Second);
         let (all, _) = sorted(3, &[coarse(5), coarse(5), coarse(6), coarse(5), coarse(5)]);
         assert_eq!(
@@ -269,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_of_years_costs_nothing() {
+    fn a_gap_of_years_is_skipped() {
         let (all, _) = sorted(
             30,
             &exact(&[0, 1_794_794_603_000, 1_794_794_603_001, -5_000]),
@@ -279,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_held_is_handed_out_early() {
-        let mut baskets = ReorderWindow::new(1_000_000);
+    fn a_full_window_is_emptied_early() {
+        let mut buckets = ReorderWindow::new(1_000_000);
         let mut out = 0;
         for at in 0..3_000_000 {
-            baskets.put(entry(at, TimePrecision::Milli, 1), b"", |basket| {
-                out += basket.entries.len()
+            buckets.put(entry(at, TimePrecision::Milli, 1), b"", |bucket| {
+                out += bucket.entries.len()
             });
         }
-        assert!(3_000_000 - out <= MOST_HELD, "{out}");
+        assert!(3_000_000 - out <= MOST_ENTRIES, "{out}");
     }
 }

@@ -1,72 +1,42 @@
-//! The replay itself: every line of the logs before the limits it would have met.
+//! The replay: from the lines of the logs to the report.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::evaluate::{Evaluator, ReplayVerdict};
+use super::evaluate::{Evaluator, ReplayOptions, RequestObserver};
 use super::fields::{FieldPlan, MissingFields, location_confs};
-use super::format::InputFormat;
-use super::input::LogMerger;
-use super::log_format::TimePrecision;
+use super::format::{FormatError, InputFormat};
+use super::input::{InputError, LogMerger};
 use super::order::{LogEntry, ReorderWindow, TimeBucket};
 use super::report::{ConnReplayMode, ReplayReport};
-use super::{format, input};
+use super::time::TimePrecision;
 use crate::config::plan::Plan;
 use crate::store::fix_secret;
-
-/// What to replay, and what to find out.
-#[derive(Debug, Clone, Default)]
-pub struct ReplayOptions {
-    /// The logs; `-` is standard input.
-    pub files: Vec<PathBuf>,
-    /// How their lines look; none to find out from the first ones.
-    pub format: Option<String>,
-    /// The host of requests whose log does not name it.
-    pub host: Option<String>,
-    /// How far out of order lines may be, in seconds.
-    pub window: u32,
-    /// How many keys to tell of, for each zone.
-    pub top: usize,
-    /// Whether to find better numbers.
-    pub suggest: Option<SuggestOptions>,
-    /// Whether to find out what other rates would have refused.
-    pub curves: bool,
-}
-
-/// What better numbers are to be found.
-#[derive(Debug, Clone)]
-pub struct SuggestOptions {
-    /// For this zone only.
-    pub zone: Option<String>,
-    /// The share of requests that may be refused, in millionths.
-    pub at_most_millionths: u64,
-}
 
 /// How far a replay has come.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplayProgress {
-    /// Bytes read of all files, packed as they are.
+    /// Bytes read of all files, compressed as they are.
     pub bytes: u64,
     /// Lines read.
     pub lines: u64,
 }
 
-/// Why there is nothing to report.
+/// Why a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A verdict could not be written.
     #[error("cannot write the verdicts")]
     Each(#[source] std::io::Error),
-    /// The format that was given is none.
+    /// The format is malformed.
     #[error("this is not a log format")]
-    Format(#[from] format::FormatError),
+    Format(#[from] FormatError),
     /// A log could not be opened.
     #[error(transparent)]
-    Input(#[from] input::InputError),
-    /// The log does not have what the limits need to know.
+    Input(#[from] InputError),
+    /// The log lacks variables that the limits need.
     #[error("the log does not have what the limits need to know")]
     Missing(Vec<MissingFields>),
-    /// No line looks like one of the formats that are known.
+    /// The format was not given, and no line has a known one.
     #[error("the log is neither combined nor common nor JSON")]
     Unrecognised {
         /// Its first line.
@@ -77,19 +47,15 @@ pub enum ReplayError {
     Zone(String),
 }
 
-/// Somebody who is told what became of every request.
-pub type RequestObserver<'a> = &'a mut dyn FnMut(&ReplayVerdict<'_>) -> std::io::Result<()>;
-
-/// Replays logs. `watch` is told how far it has come, now and then; `each` is told of every request.
+/// Replays logs. `watch` is called with the progress now and then, `each` with the result of every request.
 ///
 /// # Errors
-/// When nothing can be replayed: a file that cannot be opened, a format that is not known or does not have what the limits
-/// need.
-pub fn run(
+/// When a file cannot be opened, its format is unknown, or it lacks variables that the limits need.
+pub fn run<'a>(
     mut plan: Plan,
-    options: &ReplayOptions,
+    options: &'a ReplayOptions,
     watch: &mut dyn FnMut(ReplayProgress),
-    each: Option<RequestObserver<'_>>,
+    each: Option<RequestObserver<'a>>,
 ) -> Result<ReplayReport, ReplayError> {
     fix_secret();
     let wanted = options
@@ -103,7 +69,7 @@ pub fn run(
     }
     let mut logs = LogMerger::open(&options.files)?;
     let needs = match logs.first_lines() {
-        // Nothing to read, so nothing is missing.
+        // Without lines no variable is missing.
         first if first.is_empty() => FieldPlan::default(),
         first => {
             let format = format(options, &first)?;
@@ -114,35 +80,34 @@ pub fn run(
         }
     };
     let connected = location_confs(&plan).any(|conf| !conf.limit_conn.is_empty());
-    let mut road = Pipeline {
-        ended: ReorderWindow::new(options.window),
-        begun: needs.took.map(|_| ReorderWindow::new(options.window)),
-        judge: Evaluator::new(Arc::new(plan), &needs, options, logs.names(), each),
+    let mut pipeline = Pipeline {
+        by_end: ReorderWindow::new(options.window),
+        by_start: needs.took.map(|_| ReorderWindow::new(options.window)),
+        evaluator: Evaluator::new(Arc::new(plan), &needs, options, logs.names(), each),
         spread: false,
     };
     let mut requests = 0_u64;
-    while logs.next(|entry, texts| road.put(entry, texts)) {
+    while logs.next(|entry, texts| pipeline.put(entry, texts)) {
         requests += 1;
         if requests.is_multiple_of(WATCH_EVERY) {
-            road.judge.check().map_err(ReplayError::Each)?;
+            pipeline.evaluator.check().map_err(ReplayError::Each)?;
             watch(ReplayProgress {
                 bytes: logs.read(),
-                lines: logs.found.lines,
+                lines: logs.stats.lines,
             });
         }
     }
-    road.finish();
-    road.judge.check().map_err(ReplayError::Each)?;
-    let mut report = road.report();
+    pipeline.finish();
+    pipeline.evaluator.check().map_err(ReplayError::Each)?;
+    let mut report = pipeline.report();
     report.connections = match (connected, needs.took) {
         (true, Some(_)) => ConnReplayMode::Replayed,
         (true, None) => ConnReplayMode::NotReplayed,
         (false, _) => ConnReplayMode::None,
     };
-    report.files = logs.names();
-    let found = logs.found;
-    (report.lines, report.skipped) = (found.lines, found.skipped);
-    (report.bad, report.damaged) = (found.bad, found.damaged);
+    let stats = logs.stats;
+    (report.lines, report.skipped) = (stats.lines, stats.skipped);
+    (report.bad, report.damaged) = (stats.bad, stats.damaged);
     Ok(report)
 }
 
@@ -154,7 +119,7 @@ fn format(options: &ReplayOptions, first: &[Vec<u8>]) -> Result<InputFormat, Rep
             .iter()
             .find(|line| format.fits(line))
             .or_else(|| first.first());
-        return Ok(format.seen(fitting.map_or(b"", |line| line)));
+        return Ok(format.with_keys_of(fitting.map_or(b"", |line| line)));
     }
     let mut lines = first.iter();
     lines
@@ -167,68 +132,74 @@ fn format(options: &ReplayOptions, first: &[Vec<u8>]) -> Result<InputFormat, Rep
         })
 }
 
-/// From the order of the log to the order in which requests came, and before the judge.
+/// Sorts requests into the order in which they came, and evaluates them.
 struct Pipeline<'a> {
     /// By when they ended, as logs are written.
-    ended: ReorderWindow,
-    /// By when they came, where that is known.
-    begun: Option<ReorderWindow>,
-    judge: Evaluator<'a>,
+    by_end: ReorderWindow,
+    /// By when they came, where the log says how long they took.
+    by_start: Option<ReorderWindow>,
+    evaluator: Evaluator<'a>,
+    /// Whether a time is only known to the second.
     spread: bool,
 }
 
 impl Pipeline<'_> {
     fn put(&mut self, entry: LogEntry, texts: &[u8]) {
-        self.spread |= entry.exact == TimePrecision::Second;
+        self.spread |= entry.precision == TimePrecision::Second;
         let Self {
-            ended,
-            begun,
-            judge,
+            by_end,
+            by_start,
+            evaluator,
             ..
         } = self;
-        ended.put(entry, texts, |basket| {
-            pass_on(basket, begun.as_mut(), judge)
+        by_end.put(entry, texts, |bucket| {
+            pass_on(bucket, by_start.as_mut(), evaluator)
         });
     }
 
     fn finish(&mut self) {
         let Self {
-            ended,
-            begun,
-            judge,
+            by_end,
+            by_start,
+            evaluator,
             ..
         } = self;
-        ended.finish(|basket| pass_on(basket, begun.as_mut(), judge));
-        if let Some(begun) = begun {
-            begun.finish(|basket| pass_on(basket, None, judge));
+        by_end.finish(|bucket| pass_on(bucket, by_start.as_mut(), evaluator));
+        if let Some(by_start) = by_start {
+            by_start.finish(|bucket| pass_on(bucket, None, evaluator));
         }
-        judge.settle();
+        evaluator.finish();
     }
 
     fn report(self) -> ReplayReport {
-        let begun = self
-            .begun
+        let by_start = self
+            .by_start
             .as_ref()
-            .map_or((0, 0), |begun| (begun.late, begun.latest));
-        let mut report = self.judge.report();
+            .map_or((0, 0), |by_start| (by_start.late, by_start.latest));
+        let mut report = self.evaluator.report();
         report.spread = self.spread;
-        report.late = self.ended.late + begun.0;
-        report.latest = u64::try_from(self.ended.latest.max(begun.1)).unwrap_or(0);
+        report.late = self.by_end.late + by_start.0;
+        report.latest = u64::try_from(self.by_end.latest.max(by_start.1)).unwrap_or(0);
         report
     }
 }
 
-fn pass_on(basket: &TimeBucket, mut begun: Option<&mut ReorderWindow>, judge: &mut Evaluator<'_>) {
-    for (entry, texts) in basket.iter() {
-        let Some(begun) = &mut begun else {
-            judge.judge(entry, texts);
+/// Passes requests on to the window by start, or to the evaluator.
+fn pass_on(
+    bucket: &TimeBucket,
+    mut by_start: Option<&mut ReorderWindow>,
+    evaluator: &mut Evaluator<'_>,
+) {
+    for (entry, texts) in bucket.iter() {
+        let Some(by_start) = &mut by_start else {
+            evaluator.evaluate(entry, texts);
             continue;
         };
         let mut entry = *entry;
         entry.at -= i64::from(entry.took.unwrap_or(0));
-        begun.put(entry, texts, |basket| pass_on(basket, None, judge));
+        by_start.put(entry, texts, |bucket| pass_on(bucket, None, evaluator));
     }
 }
 
-/// So many requests between two words about progress.
+/// Requests between two calls with the progress.
 const WATCH_EVERY: u64 = 1 << 16;

@@ -1,77 +1,95 @@
-//! What is counted while a log goes by: by zone, by key, by time.
+//! What is counted while a log is read: verdicts by zone, by key and over time.
 //!
-//! Memory is bounded. Keys are counted exactly until there are a million in a zone; then the half with the fewest
-//! requests is forgotten, so that those who matter stay, and the report says so. Nothing depends on the order of a hash
-//! map: what is sorted is sorted to the last difference.
-//!
-//! Numbers over time, in a few hundred cells however long the log is.
-//!
-//! Nobody knows how long it will be. So a cell is a second wide at first, and whenever there are too many, two become
-//! one.
+//! Memory is bounded. Keys are counted exactly until a zone has a million; then the half with the fewest requests is
+//! dropped, so that the keys that matter stay, and the report says so. The order of a hash map never shows: ties are
+//! broken to the last difference.
 
 use std::collections::HashMap;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use serde::Serialize;
 
 use crate::algorithm::VerdictKind;
 
-/// How often what was verdict.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// How many requests passed, waited and were refused.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct VerdictCounts {
-    /// Let through at once.
+    /// Passed at once.
     pub pass: u64,
-    /// Let through after a wait.
+    /// Passed after a wait.
     pub delay: u64,
-    /// Turned away.
+    /// Refused.
     pub refuse: u64,
 }
 
 impl VerdictCounts {
     fn count(&mut self, verdict: VerdictKind) {
-        match verdict {
-            VerdictKind::Delay(_) => self.delay += 1,
-            VerdictKind::Pass => self.pass += 1,
-            VerdictKind::Refuse => self.refuse += 1,
-        }
+        *match verdict {
+            VerdictKind::Delay(_) => &mut self.delay,
+            VerdictKind::Pass => &mut self.pass,
+            VerdictKind::Refuse => &mut self.refuse,
+        } += 1;
     }
 
-    /// All of them.
+    /// All requests.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.pass + self.delay + self.refuse
     }
 }
 
-/// One key of a zone.
-#[derive(Debug, Clone)]
+impl AddAssign for VerdictCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.pass += other.pass;
+        self.delay += other.delay;
+        self.refuse += other.refuse;
+    }
+}
+
+/// The figures of one key of a zone.
+#[derive(Debug, Clone, Serialize)]
 pub struct KeyStats {
-    /// As people read it.
+    /// The key as text.
+    #[serde(rename = "key")]
     pub label: Box<str>,
-    /// What became of its requests.
+    /// The verdicts on its requests.
+    #[serde(flatten)]
     pub counts: VerdictCounts,
     /// The longest of its waits, in milliseconds.
+    #[serde(rename = "longest_delay_ms")]
     pub longest: u64,
     /// The most requests it sent in one second.
+    #[serde(rename = "peak_per_second")]
     pub peak: u32,
-    /// The present second, and how many requests it has sent in it.
+    /// The second of its last request, and how many requests it has sent in it.
+    #[serde(skip)]
     second: i64,
+    #[serde(skip)]
     in_second: u32,
-    /// A number of its own, by the order of first requests.
-    pub(super) id: u32,
+    /// A unique number, by the order of first requests.
+    #[serde(skip)]
+    id: u32,
 }
 
-/// A wait worth telling of.
-#[derive(Debug, Clone)]
+/// One of the longest waits in a zone.
+#[derive(Debug, Clone, Serialize)]
 pub struct LongWait {
-    /// How long, in milliseconds.
-    pub millis: u64,
-    /// When, in milliseconds since the Unix epoch.
-    pub at: i64,
-    /// Whose.
+    /// The request's key as text.
     pub key: Box<str>,
-    /// File and line.
-    pub line: (u32, u64),
+    /// How long it waited, in milliseconds.
+    #[serde(rename = "delay_ms")]
+    pub millis: u64,
+    /// When the request came, in milliseconds since the Unix epoch.
+    #[serde(rename = "at_ms")]
+    pub at: i64,
+    /// The log file.
+    pub file: Box<str>,
+    /// The line in it.
+    pub line: u64,
 }
 
-/// A zone's numbers.
+/// The figures of a zone.
 #[derive(Debug, Default)]
 pub(super) struct ZoneStats {
     pub(super) counts: VerdictCounts,
@@ -81,25 +99,27 @@ pub(super) struct ZoneStats {
     keys: Vec<KeyStats>,
     index: HashMap<Box<[u8]>, u32>,
     next_id: u32,
-    /// Keys that were forgotten, and how many requests one of them may have had at most.
-    pub(super) forgotten: u64,
-    pub(super) forgotten_most: u64,
+    /// Keys that were dropped, and the most requests that one of them can have had.
+    pub(super) dropped: u64,
+    pub(super) dropped_most: u64,
 }
 
-/// One request in the eyes of a zone.
+/// One verdict of a zone.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ZoneEvent {
+pub(super) struct ZoneEvent<'a> {
     pub(super) verdict: VerdictKind,
+    /// When the request came, in milliseconds since the Unix epoch.
     pub(super) at: i64,
-    pub(super) line: (u32, u64),
+    pub(super) file: &'a str,
+    pub(super) line: u64,
 }
 
 impl ZoneStats {
-    /// Counts a request; `label` is asked for what a new key looks like to people. Gives the key's number.
+    /// Counts a request; `label` makes the text of a key that is new. Returns the key's number.
     pub(super) fn count(
         &mut self,
         key: &[u8],
-        event: ZoneEvent,
+        event: ZoneEvent<'_>,
         label: impl FnOnce() -> String,
     ) -> u32 {
         let index = match self.index.get(key) {
@@ -118,32 +138,31 @@ impl ZoneStats {
         self.counts.count(event.verdict);
         self.timeline.count(event.at, event.verdict, key.in_second);
         if let VerdictKind::Delay(wait) = event.verdict {
-            let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            let millis = millis(wait);
             key.longest = key.longest.max(millis);
-            let long_wait = |label: &str| LongWait {
-                millis,
-                at: event.at,
-                key: label.into(),
-                line: event.line,
-            };
-            if self.waits.len() < MOST_WAITS
-                || self.waits.last().is_some_and(|last| last.millis < millis)
-            {
-                let place = self.waits.partition_point(|other| other.millis >= millis);
-                self.waits.insert(place, long_wait(&key.label));
+            let index = self.waits.partition_point(|other| other.millis >= millis);
+            if index < MOST_WAITS {
+                let wait = LongWait {
+                    key: key.label.clone(),
+                    millis,
+                    at: event.at,
+                    file: event.file.into(),
+                    line: event.line,
+                };
+                self.waits.insert(index, wait);
                 self.waits.truncate(MOST_WAITS);
             }
         }
         key.id
     }
 
-    /// How many keys there were: exactly, or about if some were forgotten.
+    /// The number of keys; an estimate if some were dropped.
     pub(super) fn len(&self) -> u64 {
-        self.keys.len() as u64 + self.forgotten
+        self.keys.len() as u64 + self.dropped
     }
 
-    /// All keys that are remembered, those hit hardest first.
-    pub(super) fn hardest(&self) -> Vec<&KeyStats> {
+    /// All keys that were kept, the most refused first.
+    pub(super) fn most_refused(&self) -> Vec<&KeyStats> {
         let mut keys: Vec<&KeyStats> = self.keys.iter().collect();
         keys.sort_unstable_by(|a, b| {
             let weight = |key: &KeyStats| (key.counts.refuse, key.counts.delay, key.counts.pass);
@@ -157,7 +176,7 @@ impl ZoneStats {
 
     fn insert(&mut self, key: &[u8], label: String) -> u32 {
         if self.keys.len() >= MOST_KEYS {
-            self.forget();
+            self.drop_half();
         }
         let index = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
         self.index.insert(key.into(), index);
@@ -174,20 +193,13 @@ impl ZoneStats {
         index
     }
 
-    /// Forgets the half of the keys with the fewest requests; of equals, the newer ones.
-    fn forget(&mut self) {
-        let mut totals: Vec<(u64, u32)> = self
-            .keys
-            .iter()
-            .map(|key| (key.counts.total(), u32::MAX - key.id))
-            .collect();
-        let half = totals.len() / 2;
-        let (_, &mut bound, _) = totals.select_nth_unstable(half);
-        let stays: Vec<bool> = self
-            .keys
-            .iter()
-            .map(|key| (key.counts.total(), u32::MAX - key.id) >= bound)
-            .collect();
+    /// Drops the half of the keys with the fewest requests; of equals, the newer ones.
+    fn drop_half(&mut self) {
+        let weight = |key: &KeyStats| (key.counts.total(), u32::MAX - key.id);
+        let mut weights: Vec<_> = self.keys.iter().map(weight).collect();
+        let half = weights.len() / 2;
+        let (_, &mut bound, _) = weights.select_nth_unstable(half);
+        let stays: Vec<bool> = self.keys.iter().map(|key| weight(key) >= bound).collect();
         let mut moved = vec![0; self.keys.len()];
         let mut next = 0;
         for (old, stays) in stays.iter().enumerate() {
@@ -201,8 +213,8 @@ impl ZoneStats {
         });
         let mut at = stays.iter();
         self.keys.retain(|_| at.next().copied().unwrap_or(true));
-        self.forgotten += half as u64;
-        self.forgotten_most += bound.0;
+        self.dropped += half as u64;
+        self.dropped_most += bound.0;
     }
 }
 
@@ -214,62 +226,69 @@ fn shortened(mut label: String) -> Box<str> {
     label.into()
 }
 
-/// Keys of a zone that are remembered at once; each takes about two hundred bytes.
+/// A duration in whole milliseconds.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The most keys of a zone that are kept; each takes about two hundred bytes.
 const MOST_KEYS: usize = 1 << 20;
 
-/// Waits worth telling of.
+/// How many of the longest waits of a zone are kept.
 const MOST_WAITS: usize = 10;
 
-/// How much is shown of a key, in bytes.
+/// The most of a key that is shown, in bytes.
 const LONGEST_LABEL: usize = 200;
 
-/// What happened in one stretch of time.
+/// Verdicts of a zone in one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimelineBin {
-    /// What was verdict.
+    /// The verdicts.
     pub counts: VerdictCounts,
     /// The most requests of one key in one second.
     pub busiest: u32,
 }
 
-/// Cells one after the other.
+/// Verdicts over time, in a few hundred bins of equal width.
+// How long a log is, is known at its end only: a bin is a second wide at first, and when there are too many, each two
+// become one.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
-    /// When the first begins, in seconds since the Unix epoch.
+    /// When the first bin begins, in seconds since the Unix epoch.
     start: i64,
-    /// Seconds in a cell; zero before there is any.
+    /// Seconds in a bin; zero before there is any.
     width: i64,
-    cells: Vec<TimelineBin>,
+    bins: Vec<TimelineBin>,
 }
 
 impl Timeline {
     /// Counts a request whose key sent so many in the same second. Time never goes back.
-    pub(super) fn count(&mut self, at: i64, verdict: VerdictKind, in_second: u32) {
+    fn count(&mut self, at: i64, verdict: VerdictKind, in_second: u32) {
         let second = at.div_euclid(1000);
         if self.width == 0 {
             (self.start, self.width) = (second, 1);
         }
         let mut index = (second - self.start).max(0) / self.width;
-        while index >= MOST_CELLS {
+        while index >= MOST_BINS {
             self.widen();
             index = (second - self.start) / self.width;
         }
         let index = usize::try_from(index).unwrap_or(0);
-        if index >= self.cells.len() {
-            self.cells.resize(index + 1, TimelineBin::default());
+        if index >= self.bins.len() {
+            self.bins.resize(index + 1, TimelineBin::default());
         }
-        let cell = &mut self.cells[index];
-        cell.counts.count(verdict);
-        cell.busiest = cell.busiest.max(in_second);
+        let bin = &mut self.bins[index];
+        bin.counts.count(verdict);
+        bin.busiest = bin.busiest.max(in_second);
     }
 
-    /// Every cell with when it begins, in milliseconds since the Unix epoch.
-    pub fn cells(&self) -> impl Iterator<Item = (i64, &TimelineBin)> {
+    /// Every bin with when it begins, in milliseconds since the Unix epoch.
+    pub fn bins(&self) -> impl Iterator<Item = (i64, &TimelineBin)> {
         let starts = (0..).map(|index| (self.start + index * self.width) * 1000);
-        starts.zip(&self.cells)
+        starts.zip(&self.bins)
     }
 
-    /// Seconds in a cell.
+    /// Seconds in a bin.
     #[must_use]
     pub fn width(&self) -> i64 {
         self.width.max(1)
@@ -277,44 +296,41 @@ impl Timeline {
 
     fn widen(&mut self) {
         self.width *= 2;
-        self.cells = self
-            .cells
-            .chunks(2)
-            .map(|two| {
-                two.iter()
-                    .fold(TimelineBin::default(), |sum, cell| TimelineBin {
-                        counts: VerdictCounts {
-                            pass: sum.counts.pass + cell.counts.pass,
-                            delay: sum.counts.delay + cell.counts.delay,
-                            refuse: sum.counts.refuse + cell.counts.refuse,
-                        },
-                        busiest: sum.busiest.max(cell.busiest),
-                    })
-            })
-            .collect();
+        let pairs = self.bins.chunks(2).map(|pair| {
+            let mut sum = pair[0];
+            if let Some(second) = pair.get(1) {
+                sum.counts += second.counts;
+                sum.busiest = sum.busiest.max(second.busiest);
+            }
+            sum
+        });
+        self.bins = pairs.collect();
     }
 }
 
-/// More than a plot has points across.
-const MOST_CELLS: i64 = 512;
+/// The most bins: more than a plot has points across.
+const MOST_BINS: i64 = 512;
 
 #[cfg(test)]
 mod tests {
 
-    use std::time::Duration;
-
     use super::*;
 
-    fn event(verdict: VerdictKind, at: i64) -> ZoneEvent {
+    fn event(verdict: VerdictKind, at: i64) -> ZoneEvent<'static> {
         ZoneEvent {
             verdict,
             at,
-            line: (0, 1),
+            file: "",
+            line: 1,
         }
     }
 
+    fn delay(millis: u64) -> VerdictKind {
+        VerdictKind::Delay(Duration::from_millis(millis))
+    }
+
     #[test]
-    fn keys_are_told_in_the_order_of_how_hard_they_were_hit() {
+    fn keys_are_sorted_by_refusals_then_delays_then_passes() {
         let mut zone = ZoneStats::default();
         let mut count = |key: &str, verdict, at| {
             zone.count(key.as_bytes(), event(verdict, at), || key.to_owned());
@@ -323,10 +339,10 @@ mod tests {
             count("busy", VerdictKind::Pass, at);
         }
         count("hit", VerdictKind::Refuse, 5);
-        count("slow", VerdictKind::Delay(Duration::from_millis(70)), 1_000);
+        count("slow", delay(70), 1_000);
         count("a", VerdictKind::Pass, 2_000);
         count("b", VerdictKind::Pass, 2_000);
-        let labels: Vec<_> = zone.hardest().iter().map(|key| &*key.label).collect();
+        let labels: Vec<_> = zone.most_refused().iter().map(|key| &*key.label).collect();
         assert_eq!(labels, ["hit", "slow", "busy", "a", "b"]);
         assert_eq!(
             zone.counts,
@@ -336,20 +352,16 @@ mod tests {
                 refuse: 1
             }
         );
-        assert_eq!(zone.hardest()[2].peak, 3);
+        assert_eq!(zone.most_refused()[2].peak, 3);
         assert_eq!((zone.waits[0].millis, &*zone.waits[0].key), (70, "slow"));
     }
 
     #[test]
-    fn only_the_longest_waits_are_kept_the_first_of_equals_first() {
+    fn the_longest_waits_are_kept_and_equal_ones_in_order() {
         let mut zone = ZoneStats::default();
         for at in 0..100 {
             let millis = u64::try_from(at % 20).unwrap() + 1;
-            zone.count(
-                b"k",
-                event(VerdictKind::Delay(Duration::from_millis(millis)), at),
-                || "k".to_owned(),
-            );
+            zone.count(b"k", event(delay(millis), at), || "k".to_owned());
         }
         assert_eq!(zone.waits.len(), MOST_WAITS);
         let found: Vec<_> = zone
@@ -364,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_matter_are_not_forgotten() {
+    fn a_full_zone_keeps_the_keys_with_the_most_requests() {
         let mut zone = ZoneStats::default();
         let most = u32::try_from(MOST_KEYS).unwrap();
         for number in 0..most + 10 {
@@ -375,32 +387,30 @@ mod tests {
             }
         }
         assert_eq!(zone.len(), u64::from(most) + 10);
-        assert_eq!(zone.forgotten_most, 1);
+        assert_eq!(zone.dropped_most, 1);
         let heavy = zone
-            .hardest()
+            .most_refused()
             .iter()
             .filter(|key| key.counts.total() == 3)
             .count();
         assert_eq!(heavy, MOST_KEYS.div_ceil(1000));
-        // And those that are left are still found where they are.
+        // The keys that were kept are still found.
         zone.count(
             &7_u32.to_be_bytes(),
             event(VerdictKind::Pass, 0),
             || unreachable!(),
         );
-        assert_eq!(zone.hardest()[0].counts.total(), 4);
+        assert_eq!(zone.most_refused()[0].counts.total(), 4);
     }
 }
 
 #[cfg(test)]
 mod timeline_tests {
 
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
-    fn any_time_fits_and_nothing_is_lost() {
+    fn bins_widen_and_keep_every_count() {
         let mut timeline = Timeline::default();
         for second in (0..86_400 * 40).step_by(97) {
             timeline.count(
@@ -409,16 +419,16 @@ mod timeline_tests {
                 1 + u32::from(second == 970),
             );
         }
-        let cells: Vec<_> = timeline.cells().collect();
-        assert!(cells.len() <= 512, "{}", cells.len());
-        let passed: u64 = cells.iter().map(|(_, cell)| cell.counts.pass).sum();
+        let bins: Vec<_> = timeline.bins().collect();
+        assert!(bins.len() <= 512, "{}", bins.len());
+        let passed: u64 = bins.iter().map(|(_, bin)| bin.counts.pass).sum();
         assert_eq!(passed, (86_400_u64 * 40).div_ceil(97));
-        assert_eq!(cells[0].1.busiest, 2);
-        assert_eq!(cells[1].0 - cells[0].0, timeline.width() * 1000);
+        assert_eq!(bins[0].1.busiest, 2);
+        assert_eq!(bins[1].0 - bins[0].0, timeline.width() * 1000);
     }
 
     #[test]
-    fn a_gap_of_years_is_only_a_gap() {
+    fn a_gap_of_years_fits_into_the_bins() {
         let mut timeline = Timeline::default();
         timeline.count(0, VerdictKind::Refuse, 1);
         timeline.count(
@@ -426,8 +436,8 @@ mod timeline_tests {
             VerdictKind::Delay(Duration::from_millis(3)),
             1,
         );
-        let cells: Vec<_> = timeline.cells().map(|(_, cell)| *cell).collect();
-        assert_eq!(cells[0].counts.refuse, 1);
-        assert_eq!(cells.last().map(|cell| cell.counts.delay), Some(1));
+        let bins: Vec<_> = timeline.bins().map(|(_, bin)| *bin).collect();
+        assert_eq!(bins[0].counts.refuse, 1);
+        assert_eq!(bins.last().map(|bin| bin.counts.delay), Some(1));
     }
 }

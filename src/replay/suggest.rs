@@ -1,47 +1,43 @@
-//! Better numbers for a zone: the smallest rate and burst that would have refused at most a given share.
+//! Better limits for a zone: the smallest rate and burst that would have refused at most a given share.
 //!
-//! The smaller the rate, the larger the burst it takes, so there is not one answer but a row of them. For every rate of
-//! a fixed ladder the smallest burst is found, exactly: the number of refused requests never grows with rate or
-//! burst, so halving finds it. Of these pairs, one is recommended: that which lets a single key through with the fewest
-//! requests in a minute. Every key is judged as if this zone were alone.
+//! The smaller the rate, the larger the burst it takes, so there is a row of pairs. For every rate of a fixed ladder of
+//! round numbers the smallest burst is found exactly: the number of refused requests never grows with rate or burst, so
+//! halving finds it. Of these pairs, the recommended one lets the fewest requests of a single key through in a minute.
+//! Every key is evaluated as if the zone were alone.
 //!
-//! When every key of a zone asked: what other numbers would have met.
-//!
-//! Twelve bytes a request while the log is read, eight more while it is put in order; and no more requests than that
-//! fits into some hundreds of megabytes.
-//!
-//! The rates that are tried: numbers people would write.
+//! The times of all requests are kept for it: twelve bytes a request while the log is read and eight more while they are
+//! grouped, up to some hundreds of megabytes.
 
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+
+use super::stats;
 use crate::algorithm::{Algorithm as _, Cost, Delay, Excess, LeakyBucket, Rate, Verdict};
 use crate::clock::Millis;
 
 /// A rate and the smallest burst for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct RateAndBurst {
-    /// Requests in a time.
+    /// The rate.
+    #[serde(serialize_with = "as_text")]
     pub rate: Rate,
-    /// How far above it a key may go.
+    /// The burst.
     pub burst: u32,
     /// Requests that would have been refused.
+    #[serde(rename = "refuse")]
     pub refused: u64,
     /// Keys with such requests.
-    pub touched: u64,
+    #[serde(rename = "keys_refused")]
+    pub keys: u64,
 }
 
 impl RateAndBurst {
-    /// The most requests of one key that it lets through in a minute.
+    /// The most requests of one key that pass in a minute.
     #[must_use]
-    pub fn a_minute(&self) -> u64 {
+    pub fn per_minute(&self) -> u64 {
         let drained = u128::from(self.rate.units_per_milli()) * 60_000 / u128::from(UNITS);
         u64::from(self.burst) + 1 + u64::try_from(drained).unwrap_or(u64::MAX)
-    }
-
-    /// The rate, in requests a second.
-    #[must_use]
-    pub fn per_second(&self) -> f64 {
-        per_second(self.rate)
     }
 }
 
@@ -50,45 +46,63 @@ pub(super) fn per_second(rate: Rate) -> f64 {
     rate.units_per_milli() as f64 * 1000.0 / UNITS as f64
 }
 
-/// What was found.
-#[derive(Debug, Clone)]
+/// Better limits for a zone.
+#[derive(Debug, Clone, Serialize)]
 pub struct Suggestion {
     /// The share that may be refused, in millionths.
+    #[serde(rename = "refuse_at_most", serialize_with = "as_share")]
     pub at_most_millionths: u64,
-    /// Requests it is a share of.
+    /// All requests of the zone.
     pub requests: u64,
-    /// Every pair of which none is better in both, slowest rate first.
-    pub frontier: Vec<RateAndBurst>,
-    /// The one that lets the least through in a minute.
+    /// The pair that lets the fewest requests of a key through in a minute.
+    #[serde(flatten)]
     pub best: RateAndBurst,
-    /// Requests that would have waited with it, had it no `nodelay`, and the longest of their waits in milliseconds.
+    /// Requests that would have waited with it and without `nodelay`, and the longest of their waits in milliseconds.
+    #[serde(rename = "delay_without_nodelay")]
     pub delayed: u64,
     /// See `delayed`.
+    #[serde(rename = "longest_delay_ms")]
     pub longest: u64,
+    /// The most requests of one key that pass in a minute.
+    pub most_a_minute: u64,
     /// The most that one key sent in any minute.
     pub busiest_minute: u64,
-    /// The hundredth of the keys that sent the most.
+    /// The hundredth of the keys with the most requests.
+    #[serde(flatten)]
     pub heavy: TopSenders,
+    /// Every pair of which none is better in both, slowest rate first.
+    pub frontier: Vec<RateAndBurst>,
 }
 
-/// The keys that sent the most.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The keys with the most requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TopSenders {
-    /// How many they are.
+    /// How many keys there are.
+    #[serde(rename = "heaviest_keys")]
     pub keys: u64,
-    /// What they sent.
+    /// Their requests.
+    #[serde(rename = "heaviest_requests")]
     pub requests: u64,
-    /// What would have been refused of it.
+    /// The requests that would have been refused.
+    #[serde(rename = "heaviest_refused")]
     pub refused: u64,
 }
 
-/// Finds better numbers for a zone; none if nobody asked anything of it.
+fn as_text<S: Serializer>(rate: &Rate, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(rate)
+}
+
+fn as_share<S: Serializer>(millionths: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(*millionths as f64 / 1e6)
+}
+
+/// Finds better limits for a zone; `None` for a zone without requests.
 pub(super) fn suggest(arrivals: &ArrivalsByKey, at_most_millionths: u64) -> Option<Suggestion> {
     let requests = arrivals.requests();
     let allowed =
         u64::try_from(u128::from(requests) * u128::from(at_most_millionths) / 1_000_000).ok()?;
     let mut frontier: Vec<RateAndBurst> = Vec::new();
-    // With this burst nobody is ever refused, whatever the rate.
+    // With this burst no request is refused, whatever the rate.
     let mut enough = u32::try_from(arrivals.largest().checked_sub(1)?).unwrap_or(u32::MAX);
     for rate in ladder() {
         let (mut low, mut high) = (0, enough);
@@ -102,19 +116,19 @@ pub(super) fn suggest(arrivals: &ArrivalsByKey, at_most_millionths: u64) -> Opti
         }
         enough = low;
         if frontier.last().is_none_or(|last| last.burst > low) {
-            let (refused, touched) = arrivals.refused(rate, low);
+            let (refused, keys) = arrivals.refused(rate, low);
             frontier.push(RateAndBurst {
                 rate,
                 burst: low,
                 refused,
-                touched,
+                keys,
             });
         }
         if low == 0 {
             break;
         }
     }
-    let best = *frontier.iter().min_by_key(|pair| pair.a_minute())?;
+    let best = *frontier.iter().min_by_key(|pair| pair.per_minute())?;
     let (delayed, longest) = arrivals.delayed(best.rate, best.burst);
     Some(Suggestion {
         at_most_millionths,
@@ -122,13 +136,14 @@ pub(super) fn suggest(arrivals: &ArrivalsByKey, at_most_millionths: u64) -> Opti
         best,
         delayed,
         longest,
+        most_a_minute: best.per_minute(),
         busiest_minute: arrivals.busiest_minute(),
         heavy: arrivals.heavy(best.rate, best.burst),
         frontier,
     })
 }
 
-/// Which share would have been refused at every rate of the ladder, with this burst.
+/// The share that would have been refused at every rate of the ladder, with this burst.
 pub(super) fn curve(arrivals: &ArrivalsByKey, burst: u32) -> Vec<(f64, f64)> {
     let requests = arrivals.requests().max(1) as f64;
     let mut points: Vec<(f64, f64)> = Vec::new();
@@ -149,29 +164,25 @@ pub(super) fn curve(arrivals: &ArrivalsByKey, burst: u32) -> Vec<(f64, f64)> {
     points
 }
 
-/// One request, in the units that rates are exact in.
+/// One request, in the units of a rate.
 const UNITS: u64 = Excess::ONE.0;
 
-/// Requests in the order they came.
+/// When requests came and of which keys, in order.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     keys: Vec<u32>,
     times: Vec<u64>,
-    /// How many more there were than could be kept.
-    pub(super) left_out: u64,
 }
 
 impl Arrivals {
     pub(super) fn add(&mut self, key: u32, at: u64) {
-        if self.times.len() >= MOST {
-            self.left_out += 1;
-            return;
+        if self.times.len() < MOST_REQUESTS {
+            self.keys.push(key);
+            self.times.push(at);
         }
-        self.keys.push(key);
-        self.times.push(at);
     }
 
-    /// By key, those with the most requests first.
+    /// The same by key, the key with the most requests first.
     pub(super) fn group(self) -> ArrivalsByKey {
         let count = self.keys.iter().max().map_or(0, |most| *most as usize + 1);
         let mut counts = vec![0_usize; count];
@@ -199,12 +210,12 @@ impl Arrivals {
     }
 }
 
-/// Requests by key.
+/// When requests came, by key.
 #[derive(Debug)]
 pub(super) struct ArrivalsByKey {
-    /// Of each key in their order; the key with the most requests first.
+    /// The times of each key in order; the key with the most requests first.
     times: Vec<u64>,
-    /// Where each key's end.
+    /// Where the times of each key end.
     ends: Vec<usize>,
 }
 
@@ -218,18 +229,17 @@ impl ArrivalsByKey {
         self.ends.first().copied().unwrap_or(0)
     }
 
-    /// How many requests these numbers refuse, and of how many keys.
+    /// How many requests are refused, and of how many keys.
     fn refused(&self, rate: Rate, burst: u32) -> (u64, u64) {
-        let (mut refused, mut touched) = (0, 0);
-        for times in self.at_risk(burst) {
-            let of_key = refused_of(times, rate, burst);
-            refused += of_key;
-            touched += u64::from(of_key > 0);
-        }
-        (refused, touched)
+        let refused = self
+            .at_risk(burst)
+            .map(|times| refused_of(times, rate, burst));
+        refused.fold((0, 0), |(refused, keys), of_key| {
+            (refused + of_key, keys + u64::from(of_key > 0))
+        })
     }
 
-    /// The same, as far as it takes to know.
+    /// Whether more requests are refused than allowed; stops counting when it is known.
     fn refuses_more_than(&self, allowed: u64, rate: Rate, burst: u32) -> bool {
         let mut refused = 0;
         self.at_risk(burst).any(|times| {
@@ -238,24 +248,21 @@ impl ArrivalsByKey {
         })
     }
 
-    /// How many requests wait with these numbers, and the longest wait in milliseconds.
+    /// How many requests wait, and the longest wait in milliseconds.
     fn delayed(&self, rate: Rate, burst: u32) -> (u64, u64) {
         let (mut delayed, mut longest) = (0, Duration::ZERO);
         for times in self.keys().take_while(|times| times.len() > 1) {
-            meet(times, rate, burst, Delay::After(Excess(0)), |outcome| {
-                if let Verdict::Delay { wait, .. } = outcome {
+            for verdict in verdicts(times, rate, burst, Delay::After(Excess(0))) {
+                if let Verdict::Delay { wait, .. } = verdict {
                     delayed += 1;
                     longest = wait.max(longest);
                 }
-            });
+            }
         }
-        (
-            delayed,
-            u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
-        )
+        (delayed, stats::millis(longest))
     }
 
-    /// What the hundredth of keys with the most requests sent, and what is refused of it.
+    /// The hundredth of the keys with the most requests.
     fn heavy(&self, rate: Rate, burst: u32) -> TopSenders {
         let keys = self.ends.len().div_ceil(100);
         let refused = self
@@ -273,7 +280,7 @@ impl ArrivalsByKey {
     fn busiest_minute(&self) -> u64 {
         let mut busiest = 0;
         for times in self.keys() {
-            // Those with the most come first.
+            // The keys with the most requests come first.
             if times.len() <= busiest {
                 break;
             }
@@ -295,7 +302,7 @@ impl ArrivalsByKey {
             .map(|(start, end)| &self.times[start..*end])
     }
 
-    /// Keys that send more than fits into an empty bucket: nobody else can be refused.
+    /// Keys that send more than fits into an empty bucket: no other key can be refused.
     fn at_risk(&self, burst: u32) -> impl Iterator<Item = &[u64]> {
         self.keys()
             .take_while(move |times| times.len() > burst as usize + 1)
@@ -303,28 +310,32 @@ impl ArrivalsByKey {
 }
 
 fn refused_of(times: &[u64], rate: Rate, burst: u32) -> u64 {
-    let mut refused = 0;
-    meet(times, rate, burst, Delay::Never, |outcome| {
-        refused += u64::from(matches!(outcome, Verdict::Refuse { .. }));
-    });
-    refused
+    let verdicts = verdicts(times, rate, burst, Delay::Never);
+    verdicts
+        .map(|verdict| u64::from(matches!(verdict, Verdict::Refuse { .. })))
+        .sum()
 }
 
-/// Lets one key's requests meet a limit.
-fn meet(times: &[u64], rate: Rate, burst: u32, delay: Delay, mut hear: impl FnMut(Verdict)) {
+/// The verdicts of a limit on the requests of one key.
+fn verdicts(
+    times: &[u64],
+    rate: Rate,
+    burst: u32,
+    delay: Delay,
+) -> impl Iterator<Item = Verdict> + use<'_> {
     let burst = Excess::requests(burst);
-    let numbers = LeakyBucket { rate, burst, delay };
-    let mut state = numbers.new_state(Millis(times.first().copied().unwrap_or(0)));
-    for at in times {
-        hear(numbers.charge(&mut state, Millis(*at), Cost::ONE).0);
-    }
+    let bucket = LeakyBucket { rate, burst, delay };
+    let mut state = bucket.new_state(Millis(times.first().copied().unwrap_or(0)));
+    times
+        .iter()
+        .map(move |at| bucket.charge(&mut state, Millis(*at), Cost::ONE).0)
 }
 
-/// Requests that are kept, of all zones that numbers are looked for.
-const MOST: usize = 20_000_000;
+/// The most requests of a zone that are kept.
+const MOST_REQUESTS: usize = 20_000_000;
 
-/// From one a minute to a million a second, slowest first.
-pub(super) fn ladder() -> impl Iterator<Item = Rate> {
+/// The rates that are tried: round numbers from one a minute to a million a second, slowest first.
+fn ladder() -> impl Iterator<Item = Rate> {
     let minutes = MINUTES.iter().map(|rate| Rate::per_minute(rate * 1000));
     let seconds = (0..6).flat_map(|power| {
         let times = 10_u64.pow(power) * 100;
@@ -337,7 +348,7 @@ pub(super) fn ladder() -> impl Iterator<Item = Rate> {
 
 const MINUTES: [u64; 15] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50];
 
-/// In tenths.
+/// In tenths of a request.
 const SECONDS: [u64; 13] = [10, 12, 15, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90];
 
 #[cfg(test)]
@@ -356,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_refused_when_nobody_may_be() {
+    fn a_share_of_zero_refuses_no_request() {
         // Ten at once, and again every ten seconds.
         let times: Vec<_> = (0..100).map(|n| (0, n / 10 * 10_000)).collect();
         let found = suggest(&grouped(&times), 0).unwrap();
@@ -375,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_may_be_refused_lets_the_heaviest_go() {
+    fn an_allowed_share_is_spent_on_the_heaviest_key() {
         // A hundred keys with one request each, and one with a hundred at once.
         let mut times: Vec<_> = (1..=9_900).map(|key| (key, u64::from(key))).collect();
         times.extend((0..100).map(|_| (0, 50)));
@@ -384,13 +395,13 @@ mod tests {
         assert_eq!(strict.best.burst, 99);
         let loose = suggest(&grouped(&times), 10_000).unwrap();
         assert_eq!(loose.best.burst, 0);
-        assert_eq!((loose.best.refused, loose.best.touched), (99, 1));
+        assert_eq!((loose.best.refused, loose.best.keys), (99, 1));
         assert_eq!(loose.heavy.keys, 100);
         assert_eq!(loose.heavy.refused, 99);
     }
 
     #[test]
-    fn nothing_is_suggested_for_nobody() {
+    fn nothing_is_suggested_without_requests() {
         assert!(suggest(&grouped(&[]), 1_000).is_none());
         assert!(
             curve(&grouped(&[]), 5)
@@ -404,7 +415,7 @@ mod tests {
 
         /// Against trying every burst there is.
         #[test]
-        fn the_smallest_burst_is_the_smallest(
+        fn the_burst_is_the_smallest_that_keeps_the_share(
             gaps in prop::collection::vec((0..4_u32, 0..2_000_u64), 1..80),
             millionths in prop::sample::select(vec![0_u64, 10_000, 100_000, 500_000]),
         ) {
@@ -423,10 +434,10 @@ mod tests {
                 prop_assert!(pair[0].rate.units_per_milli() < pair[1].rate.units_per_milli());
                 prop_assert!(pair[0].burst > pair[1].burst);
             }
-            prop_assert!(found.frontier.iter().all(|pair| pair.a_minute() >= found.best.a_minute()));
+            prop_assert!(found.frontier.iter().all(|pair| pair.per_minute() >= found.best.per_minute()));
         }
 
-        /// What makes halving right.
+        /// Halving relies on it.
         #[test]
         fn more_rate_or_burst_never_refuses_more(
             gaps in prop::collection::vec((0..3_u32, 0..700_u64), 1..60),
@@ -449,7 +460,7 @@ mod ladder_tests {
     use super::*;
 
     #[test]
-    fn every_step_is_larger_than_the_one_before() {
+    fn the_ladder_of_rates_ascends() {
         let units: Vec<_> = ladder().map(Rate::units_per_milli).collect();
         assert!(units.is_sorted_by(|a, b| a < b));
         let texts: Vec<_> = ladder().map(|rate| rate.to_string()).collect();

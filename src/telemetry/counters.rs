@@ -1,19 +1,11 @@
-//! What is counted for the whole process: whatever belongs to no zone, no upstream and no listener.
+//! Counters of the whole process, of its listeners and of its event loops, and what the system knows of it.
 //!
-//! What is counted for each address that clients connect to: connections, handshakes, requests by version, and what was
-//! no HTTP.
+//! A listener is known by its address, and so goes on counting when the configuration is reloaded. What the system knows is
+//! read from `/proc` at a scrape, under the names of Prometheus's own libraries; without `/proc`, it is left out.
 //!
-//! A listener is known by its address, and so goes on counting where it was when the configuration is read again.
-//!
-//! What the system knows of this process, under the names that Prometheus's own libraries use.
-//!
-//! Read from `/proc` when somebody asks; where there is none, nothing is said.
-//!
-//! How event loops keep up: how much of its time each works, and how late it comes to what is due.
-//!
-//! A loop that is late makes everybody on it wait, and nothing that is measured per request shows it: a request's
-//! time starts when its loop has got round to reading it. So each loop sets itself an alarm ten times a second and
-//! looks how late it heard it. A loop that does too much at once, or a machine without a free core, shows here first.
+//! An event loop that is late delays every request on it, and no measurement of a request shows it: a request's time starts
+//! when its loop has come to read it. So each loop sets a timer ten times a second and measures how late it fires. A loop
+//! that does too much at once, or a machine without a free core, shows here first.
 
 use std::fs;
 use std::sync::Arc;
@@ -25,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::time::Instant;
 
-use super::metrics::{Exposition, Histogram, PerLoop, count, metrics};
+use super::metrics::{Exposition, Histogram, PerLoop, count, labels, metrics};
 
 metrics! {
     /// The metrics of [`Counters`].
@@ -37,10 +29,10 @@ metrics! {
     SLOW_CLIENTS_TOTAL = counter("weir_slow_clients_total", ["with"], "Clients given up because they fell behind the least rate for what they sent or took.");
 }
 
-/// The process's own.
+/// The counters of this process.
 pub static COUNTERS: Counters = Counters::new();
 
-/// Counts of requests and of clients that were sent away.
+/// Counters of requests, connections and slow clients.
 #[derive(Debug)]
 pub struct Counters {
     cells: PerLoop<ProcessCell>,
@@ -49,32 +41,32 @@ pub struct Counters {
 #[derive(Debug, Default)]
 struct ProcessCell {
     requests: [AtomicU64; STATUSES.len()],
-    crowded: [AtomicU64; CROWDS.len()],
+    refused_connections: [AtomicU64; LimitedBy::LABELS.len()],
     evicted: AtomicU64,
     mismatched: AtomicU64,
-    slow: [AtomicU64; SLOW.len()],
+    slow: [AtomicU64; SlowPart::LABELS.len()],
 }
 
-/// Which cap a connection was one too many for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitedBy {
+labels! {
+    /// The limit that a connection was refused by.
+    LimitedBy:
     /// `max_connections`
-    All = 0,
+    All = "max_connections",
     /// `max_connections_per_address`
-    Address = 1,
+    Address = "max_connections_per_address",
 }
 
-/// What a client was too slow with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlowPart {
-    /// Taking its answer.
-    Answer = 0,
-    /// Sending its body.
-    Body = 1,
+labels! {
+    /// What a client was too slow with.
+    SlowPart:
+    /// Receiving the response.
+    Answer = "answer",
+    /// Sending the request body.
+    Body = "body",
 }
 
 impl Counters {
-    /// All at zero.
+    /// Counters at zero.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -82,16 +74,16 @@ impl Counters {
         }
     }
 
-    /// Counts a request that is over; `None` where it was never answered.
+    /// Counts a finished request; `None` where it had no response.
     pub fn answer(&self, status: Option<StatusCode>) {
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100));
-        // Statuses of a class nobody has defined stand with the unanswered.
+        // Statuses of unknown classes count as no response.
         count(&self.cells.mine().requests[if class < STATUSES.len() { class } else { 0 }]);
     }
 
-    /// Counts a connection that was closed at once because there were enough.
-    pub fn turn_away(&self, crowd: LimitedBy) {
-        count(&self.cells.mine().crowded[crowd as usize]);
+    /// Counts a connection that was closed at once because of a limit.
+    pub fn refuse_connection(&self, limit: LimitedBy) {
+        count(&self.cells.mine().refused_connections[limit as usize]);
     }
 
     /// Counts an idle connection that was closed to make room for another.
@@ -99,57 +91,43 @@ impl Counters {
         count(&self.cells.mine().evicted);
     }
 
-    /// Counts a response that hyper has written in a way in which a prebuilt one cannot be completed.
+    /// Counts a response that hyper wrote in a way that prebuilt responses cannot follow.
     pub fn count_prebuilt_mismatch(&self) {
         count(&self.cells.mine().mismatched);
     }
 
-    /// Counts a client that was given up because it fell behind its least rate.
-    pub fn give_up(&self, slow: SlowPart) {
+    /// Counts a client that was disconnected because it fell behind the minimum rate.
+    pub fn slow_client(&self, slow: SlowPart) {
         count(&self.cells.mine().slow[slow as usize]);
     }
 
-    /// Requests that are over.
+    /// Finished requests.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.by_status().map(|(_, count)| count).sum()
     }
 
-    /// The same by the class of the answer's status.
+    /// Finished requests by the class of the response's status.
     pub fn by_status(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let classes = STATUSES.iter().enumerate();
         classes.map(|(class, status)| (*status, self.cells.sum(|cell| &cell.requests[class])))
     }
 
-    /// Writes them all.
+    /// Writes all counters.
     pub fn describe(&self, page: &mut Exposition) {
-        for (status, count) in self.by_status() {
-            page.sample(&REQUESTS_TOTAL, &[status], count);
-        }
-        for (index, cap) in CROWDS.iter().enumerate() {
-            page.sample(
-                &CONNECTIONS_REFUSED_TOTAL,
-                &[cap],
-                self.cells.sum(|cell| &cell.crowded[index]),
-            );
-        }
-        page.sample(
-            &CONNECTIONS_EVICTED_TOTAL,
-            &[],
-            self.cells.sum(|cell| &cell.evicted),
-        );
-        page.sample(
-            &PREBUILT_MISMATCHES_TOTAL,
-            &[],
-            self.cells.sum(|cell| &cell.mismatched),
-        );
-        for (index, what) in SLOW.iter().enumerate() {
-            page.sample(
-                &SLOW_CLIENTS_TOTAL,
-                &[what],
-                self.cells.sum(|cell| &cell.slow[index]),
-            );
-        }
+        let cells = &self.cells;
+        page.samples(&REQUESTS_TOTAL, &[], &STATUSES, cells, |cell| {
+            &cell.requests
+        });
+        let (limits, slow) = (LimitedBy::LABELS, SlowPart::LABELS);
+        page.samples(&CONNECTIONS_REFUSED_TOTAL, &[], limits, cells, |cell| {
+            &cell.refused_connections
+        });
+        let evicted = cells.sum(|cell| &cell.evicted);
+        page.sample(&CONNECTIONS_EVICTED_TOTAL, &[], evicted);
+        let mismatched = cells.sum(|cell| &cell.mismatched);
+        page.sample(&PREBUILT_MISMATCHES_TOTAL, &[], mismatched);
+        page.samples(&SLOW_CLIENTS_TOTAL, &[], slow, cells, |cell| &cell.slow);
     }
 }
 
@@ -161,12 +139,6 @@ impl Default for Counters {
 
 /// By class: the index is the status's first digit.
 const STATUSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
-
-/// By [`LimitedBy`], as the configuration calls them.
-const CROWDS: [&str; 2] = ["max_connections", "max_connections_per_address"];
-
-/// By [`SlowPart`].
-const SLOW: [&str; 2] = ["answer", "body"];
 
 metrics! {
     /// The metrics of [`ListenerCounters`].
@@ -180,7 +152,7 @@ metrics! {
     HTTP2_FLOODS_TOTAL = counter("weir_http2_floods_total", ["listener", "kind"], "HTTP/2 connections closed because the client sent too much of what costs it nothing.");
 }
 
-/// Counts of one listener. Those that nobody holds any more are forgotten.
+/// Counters of one listener; dropped with the last handle to them.
 #[derive(Debug)]
 pub struct ListenerCounters {
     name: Box<str>,
@@ -197,36 +169,36 @@ struct ListenerCell {
     accepted: AtomicU64,
     closed: AtomicU64,
     requests: [AtomicU64; VERSIONS.len()],
-    refused_heads: [AtomicU64; REFUSALS.len()],
-    handshakes: [AtomicU64; HANDSHAKES.len()],
+    refused_heads: [AtomicU64; REFUSED_STATUSES.len()],
+    handshakes: [AtomicU64; HandshakeResult::LABELS.len()],
     floods: [AtomicU64; FLOODS.len()],
-    refused_proxy_headers: [AtomicU64; PROXY_HEADERS.len()],
+    refused_proxy_headers: [AtomicU64; ProxyHeaderFailure::LABELS.len()],
 }
 
-/// Why a connection was closed for want of a PROXY header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyHeaderFailure {
-    /// It ended first.
-    Broken = 0,
-    /// Something else came.
-    Malformed = 1,
+labels! {
+    /// Why a connection was closed without a PROXY header.
+    ProxyHeaderFailure:
+    /// The connection ended first.
+    Broken = "broken",
+    /// Other bytes came.
+    Malformed = "malformed",
     /// It did not come in time.
-    TimedOut = 2,
+    TimedOut = "timeout",
 }
 
-/// How a TLS handshake with a client ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandshakeResult {
-    /// Without an agreement.
-    Failed = 0,
-    /// With a new session.
-    Full = 1,
-    /// With an earlier session taken up again.
-    Resumed = 2,
+labels! {
+    /// The result of a TLS handshake with a client.
+    HandshakeResult:
+    /// No session.
+    Failed = "failed",
+    /// A new session.
+    Full = "full",
+    /// A resumed session.
+    Resumed = "resumed",
 }
 
 impl ListenerCounters {
-    /// The one at this address, which goes on where it was if it is known.
+    /// The counters of the listener at this address; the same ones as long as there is a handle to them.
     #[must_use]
     pub fn at(address: &str) -> Arc<Self> {
         let mut known = KNOWN.lock();
@@ -241,14 +213,14 @@ impl ListenerCounters {
         listener
     }
 
-    /// Counts a connection, accepted now and active until what is returned is dropped.
+    /// Counts a connection, active until the returned guard is dropped.
     #[must_use]
     pub fn connect(self: &Arc<Self>) -> ActiveConnection {
         count(&self.cells.mine().accepted);
         ActiveConnection(Arc::clone(self))
     }
 
-    /// Counts a request whose head was read.
+    /// Counts a request whose headers were read.
     #[inline]
     pub fn request(&self, version: Version) {
         let index = match version {
@@ -259,12 +231,12 @@ impl ListenerCounters {
         count(&self.cells.mine().requests[index]);
     }
 
-    /// Counts a head that never became a request: 408 (it did not come in time), 431 (too large), or 400 (not HTTP).
+    /// Counts headers that were refused: 408 (too late), 431 (too large) or 400 (not HTTP).
     pub fn refuse_head(&self, status: StatusCode) {
-        let refusal = REFUSALS
+        let index = REFUSED_STATUSES
             .iter()
-            .position(|(code, _)| *code == status.as_u16());
-        count(&self.cells.mine().refused_heads[refusal.unwrap_or(0)]);
+            .position(|refused| *refused == status.as_str());
+        count(&self.cells.mine().refused_heads[index.unwrap_or(0)]);
     }
 
     /// Counts a TLS handshake with a client.
@@ -272,19 +244,19 @@ impl ListenerCounters {
         count(&self.cells.mine().handshakes[handshake as usize]);
     }
 
-    /// Counts an HTTP/2 connection that was closed because its client went too far with this.
+    /// Counts an HTTP/2 connection that was closed because its client sent too many frames of this kind.
     pub fn flood(&self, kind: &str) {
         if let Some(kind) = FLOODS.iter().position(|known| *known == kind) {
             count(&self.cells.mine().floods[kind]);
         }
     }
 
-    /// Counts a connection that did not begin with the PROXY header it has to begin with.
+    /// Counts a connection without the PROXY header that it has to begin with.
     pub fn refuse_proxy_header(&self, why: ProxyHeaderFailure) {
         count(&self.cells.mine().refused_proxy_headers[why as usize]);
     }
 
-    /// Writes those of all listeners.
+    /// Writes the counters of all listeners.
     pub fn describe_all(page: &mut Exposition) {
         let mut known = KNOWN.lock();
         known.retain(|listener| Arc::strong_count(listener) > 1);
@@ -319,41 +291,32 @@ impl ListenerCounters {
         let listener = &*self.name;
         page.sample(&CONNECTIONS_ACCEPTED_TOTAL, &[listener], self.accepted());
         page.sample(&CONNECTIONS_ACTIVE, &[listener], self.active());
-        for (index, version) in VERSIONS.iter().enumerate() {
-            page.sample(
-                &HTTP_REQUESTS_TOTAL,
-                &[listener, version],
-                self.cells.sum(|cell| &cell.requests[index]),
-            );
-        }
-        for (refusal, (_, status)) in REFUSALS.iter().enumerate() {
-            page.sample(
-                &HEADS_REFUSED_TOTAL,
-                &[listener, status],
-                self.cells.sum(|cell| &cell.refused_heads[refusal]),
-            );
-        }
-        for (index, result) in HANDSHAKES.iter().enumerate() {
-            page.sample(
-                &TLS_HANDSHAKES_TOTAL,
-                &[listener, result],
-                self.cells.sum(|cell| &cell.handshakes[index]),
-            );
-        }
-        for (index, reason) in PROXY_HEADERS.iter().enumerate() {
-            page.sample(
-                &PROXY_HEADERS_REFUSED_TOTAL,
-                &[listener, reason],
-                self.cells.sum(|cell| &cell.refused_proxy_headers[index]),
-            );
-        }
-        for (index, kind) in FLOODS.iter().enumerate() {
-            page.sample(
-                &HTTP2_FLOODS_TOTAL,
-                &[listener, kind],
-                self.cells.sum(|cell| &cell.floods[index]),
-            );
-        }
+        let cells = &self.cells;
+        let (results, reasons) = (HandshakeResult::LABELS, ProxyHeaderFailure::LABELS);
+        let labels = [listener];
+        page.samples(&HTTP_REQUESTS_TOTAL, &labels, &VERSIONS, cells, |cell| {
+            &cell.requests
+        });
+        page.samples(
+            &HEADS_REFUSED_TOTAL,
+            &labels,
+            &REFUSED_STATUSES,
+            cells,
+            |cell| &cell.refused_heads,
+        );
+        page.samples(&TLS_HANDSHAKES_TOTAL, &labels, results, cells, |cell| {
+            &cell.handshakes
+        });
+        page.samples(
+            &PROXY_HEADERS_REFUSED_TOTAL,
+            &labels,
+            reasons,
+            cells,
+            |cell| &cell.refused_proxy_headers,
+        );
+        page.samples(&HTTP2_FLOODS_TOTAL, &labels, &FLOODS, cells, |cell| {
+            &cell.floods
+        });
     }
 }
 
@@ -365,22 +328,12 @@ impl Drop for ActiveConnection {
 
 static KNOWN: Mutex<Vec<Arc<ListenerCounters>>> = Mutex::new(Vec::new());
 
-/// What requests come in; whatever is not HTTP/1.1 or HTTP/2 is served as HTTP/1.0.
+/// The versions of HTTP; requests of any other are served as HTTP/1.0.
 const VERSIONS: [&str; 3] = ["1.0", "1.1", "2"];
 
-/// In the order of [`HandshakeResult`].
-const HANDSHAKES: [&str; 3] = ["failed", "full", "resumed"];
+const REFUSED_STATUSES: [&str; 6] = ["400", "408", "413", "414", "431", "505"];
 
-const REFUSALS: [(u16, &str); 6] = [
-    (400, "400"),
-    (408, "408"),
-    (413, "413"),
-    (414, "414"),
-    (431, "431"),
-    (505, "505"),
-];
-
-/// What clients go too far with.
+/// The kinds of HTTP/2 floods.
 const FLOODS: [&str; 7] = [
     "empty_data",
     "headers",
@@ -390,9 +343,6 @@ const FLOODS: [&str; 7] = [
     "settings",
     "window_update",
 ];
-
-/// By [`ProxyHeaderFailure`].
-const PROXY_HEADERS: [&str; 3] = ["broken", "malformed", "timeout"];
 
 metrics! {
     /// The metrics of the process itself.
@@ -405,7 +355,7 @@ metrics! {
     PROCESS_MAX_FDS = gauge("process_max_fds", [], "Descriptors it may have open.");
 }
 
-/// Writes what can be found out, and which weir this is.
+/// Writes what the system knows of this process, and its version.
 pub fn describe_process(page: &mut Exposition) {
     page.sample(&BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1_u32);
     if let Some(times) = times() {
@@ -461,7 +411,7 @@ fn most_open() -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// What Linux counts times of processes in, whatever its own clock does.
+/// The ticks a second in `/proc`, whatever the frequency of the kernel.
 const HERTZ: f64 = 100.0;
 
 /// Fields of `/proc/self/stat`, counted from the one after the name.
@@ -469,59 +419,64 @@ const USER: usize = 11;
 const SYSTEM: usize = 12;
 const STARTED: usize = 19;
 
-/// How late one event loop was.
+/// How late an event loop was.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoopLag {
-    /// At its latest alarm; `None` before the first.
+    /// At the last timer; `None` before the first.
     pub last: Option<Duration>,
-    /// At most in the last minute.
+    /// The most in the last minute.
     pub worst: Option<Duration>,
 }
 
 #[derive(Debug)]
 struct LoopGauge {
     number: usize,
-    late: LagGauge,
-    all: Histogram,
+    lag: LagGauge,
+    histogram: Histogram,
     runtime: RuntimeMetrics,
 }
 
-/// In microseconds; [`UNKNOWN`] where nothing is known.
-#[derive(Debug)]
+/// Lags in microseconds, and one more; zero before the first.
+#[derive(Debug, Default)]
 struct LagGauge {
     last: AtomicU64,
-    /// Of this half minute, and of the one before it.
+    /// The worst of this half minute, and of the one before.
     worst: [AtomicU64; 2],
 }
 
-/// Watches the event loop this runs in, for as long as that does.
+/// Measures the lag of the event loop that runs this, for as long as it runs.
 pub async fn watch_lag(number: usize) {
     let own = Arc::new(LoopGauge {
         number,
-        late: LagGauge::default(),
-        all: Histogram::new(),
+        lag: LagGauge::default(),
+        histogram: Histogram::new(),
         runtime: Handle::current().metrics(),
     });
-    enter(&own);
-    let mut turn = Instant::now() + HALF_MINUTE;
+    {
+        let mut loops = LOOPS.lock();
+        loops.push(Arc::clone(&own));
+        // Their threads start in any order.
+        loops.sort_by_key(|it| it.number);
+    }
+    let mut half_minute = Instant::now() + HALF_MINUTE;
     loop {
         let due = Instant::now() + PAUSE;
         tokio::time::sleep_until(due).await;
         let now = Instant::now();
-        if now >= turn {
-            turn = now + HALF_MINUTE;
-            own.late.turn();
+        if now >= half_minute {
+            half_minute = now + HALF_MINUTE;
+            own.lag.rotate();
         }
-        let late = now.saturating_duration_since(due);
-        own.late.heard(late);
-        own.all.observe(late);
+        let lag = now.saturating_duration_since(due);
+        own.lag.record(lag);
+        own.histogram.observe(lag);
     }
 }
 
-/// How late each event loop was, in their order.
+/// How late each event loop was, by their numbers.
 #[must_use]
 pub fn lags() -> Vec<LoopLag> {
-    LOOPS.lock().iter().map(|it| it.late.read()).collect()
+    LOOPS.lock().iter().map(|it| it.lag.read()).collect()
 }
 
 metrics! {
@@ -531,12 +486,12 @@ metrics! {
     LOOP_BUSY_SECONDS_TOTAL = counter("weir_loop_busy_seconds_total", ["loop"], "How long an event loop has worked and not waited.");
 }
 
-/// Writes what is known of them.
+/// Writes the metrics of all event loops.
 pub fn describe_loops(page: &mut Exposition) {
     for own in LOOPS.lock().iter() {
         let number = own.number.to_string();
         let labels = [&*number];
-        page.histogram(&LOOP_LAG_SECONDS, &labels, &own.all.read());
+        page.histogram(&LOOP_LAG_SECONDS, &labels, &own.histogram.snapshot());
         page.sample(
             &LOOP_BUSY_SECONDS_TOTAL,
             &labels,
@@ -545,34 +500,23 @@ pub fn describe_loops(page: &mut Exposition) {
     }
 }
 
-fn enter(own: &Arc<LoopGauge>) {
-    let mut loops = LOOPS.lock();
-    loops.push(Arc::clone(own));
-    // Their threads start all at once.
-    loops.sort_by_key(|it| it.number);
-}
-
 impl LagGauge {
-    fn heard(&self, late: Duration) {
-        let late = u64::try_from(late.as_micros()).unwrap_or(UNKNOWN - 1);
-        self.last.store(late, Ordering::Relaxed);
-        let worst = &self.worst[0];
-        if worst.load(Ordering::Relaxed) == UNKNOWN {
-            worst.store(late, Ordering::Relaxed);
-        } else {
-            worst.fetch_max(late, Ordering::Relaxed);
-        }
+    fn record(&self, lag: Duration) {
+        let lag = u64::try_from(lag.as_micros()).unwrap_or(u64::MAX - 1) + 1;
+        self.last.store(lag, Ordering::Relaxed);
+        self.worst[0].fetch_max(lag, Ordering::Relaxed);
     }
 
-    fn turn(&self) {
-        let worst = self.worst[0].swap(UNKNOWN, Ordering::Relaxed);
+    /// Starts another half minute.
+    fn rotate(&self) {
+        let worst = self.worst[0].swap(0, Ordering::Relaxed);
         self.worst[1].store(worst, Ordering::Relaxed);
     }
 
     fn read(&self) -> LoopLag {
-        let known = |micros: &AtomicU64| {
-            let micros = micros.load(Ordering::Relaxed);
-            (micros != UNKNOWN).then(|| Duration::from_micros(micros))
+        let known = |lag: &AtomicU64| {
+            let micros = lag.load(Ordering::Relaxed).checked_sub(1);
+            micros.map(Duration::from_micros)
         };
         LoopLag {
             last: known(&self.last),
@@ -581,21 +525,9 @@ impl LagGauge {
     }
 }
 
-impl Default for LagGauge {
-    fn default() -> Self {
-        let unknown = || AtomicU64::new(UNKNOWN);
-        Self {
-            last: unknown(),
-            worst: [unknown(), unknown()],
-        }
-    }
-}
-
 static LOOPS: Mutex<Vec<Arc<LoopGauge>>> = Mutex::new(Vec::new());
 
-const UNKNOWN: u64 = u64::MAX;
-
-/// Between two alarms.
+/// Between two timers.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const HALF_MINUTE: Duration = Duration::from_secs(30);
@@ -606,7 +538,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_apart_by_class() {
+    fn requests_are_counted_by_the_class_of_their_status() {
         let counters = Counters::new();
         for status in [200, 204, 429, 999] {
             counters.answer(StatusCode::from_u16(status).ok());
@@ -655,7 +587,7 @@ mod listener_tests {
     }
 
     #[test]
-    fn an_address_is_one_listener_and_forgotten_when_nobody_listens_there() {
+    fn counters_of_an_address_last_as_long_as_its_listener() {
         let listener = ListenerCounters::at("192.0.2.1:3");
         ListenerCounters::at("192.0.2.1:3").request(Version::HTTP_2);
         listener.refuse_head(StatusCode::REQUEST_TIMEOUT);
@@ -685,7 +617,7 @@ mod process_tests {
     use crate::clock::Clock;
 
     #[test]
-    fn what_the_system_says_makes_sense() {
+    fn figures_of_the_system_are_plausible() {
         let times = times().unwrap();
         assert!(times.cpu >= 0.0);
         let age = Clock::wall().as_secs_f64() - times.start;
@@ -701,7 +633,7 @@ mod lag_tests {
     use super::*;
 
     #[test]
-    fn the_worst_is_remembered_for_a_minute() {
+    fn the_worst_lag_is_kept_for_a_minute() {
         let own = LagGauge::default();
         assert_eq!(own.read(), LoopLag::default());
         let micros = |lag: LoopLag| {
@@ -711,19 +643,19 @@ mod lag_tests {
             )
         };
         for (late, expected) in [(700, (700, 700)), (20, (20, 700))] {
-            own.heard(Duration::from_micros(late));
+            own.record(Duration::from_micros(late));
             assert_eq!(micros(own.read()), expected);
         }
-        own.turn();
-        own.heard(Duration::from_micros(30));
+        own.rotate();
+        own.record(Duration::from_micros(30));
         assert_eq!(micros(own.read()), (30, 700));
-        own.turn();
+        own.rotate();
         assert_eq!(micros(own.read()), (30, 30));
     }
 
-    /// A loop that something holds up for 400 ms is seen to be late, and to have been busy.
+    /// A loop that is blocked for 400 ms counts as late and busy.
     #[test]
-    fn a_loop_that_is_held_up_is_late() {
+    fn a_blocked_loop_is_late() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

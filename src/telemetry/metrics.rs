@@ -1,76 +1,32 @@
-//! Metrics: how one is declared, how it is counted, and how a page of them is written in Prometheus's text format.
+//! Metrics: how they are declared, counted, and written in Prometheus's text format.
 //!
-//! A [`Metric`] is declared with [`metrics!`] beside what it counts, and never registered: a scrape walks counters that live
-//! where they are counted, and what is left of a client library then is three escaping rules and the demand that a family's
-//! samples stand together.
+//! A [`Metric`] is declared with [`metrics!`] beside the code that counts it and is never registered: a scrape walks the
+//! counters where they are.
 //!
-//! What every event loop counts is counted in a place of each loop's own ([`PerLoop`]): two loops that counted in one place
-//! would take turns owning it at every request, and a scrape, which comes every few seconds, can just as well add up.
+//! Every event loop has counters of its own ([`PerLoop`]). Shared ones would move between processor caches with every
+//! request, and a scrape, which comes every few seconds, can add them up.
 //!
-//! A [`Histogram`] counts times by length. All have the same bounds: two pictures of weir can then be laid over each other,
-//! and the bounds that services promise (10 ms, 100 ms, a second) are among them.
+//! All [`Histogram`]s have the same bounds, so that any two graphs can be laid over each other; common objectives (10 ms,
+//! 100 ms, a second) are among them.
 
-use std::fmt;
+use std::fmt::Display;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::text::Append as _;
+
 /// A metric: the name, type and labels of all its series.
 #[derive(Debug)]
 pub struct Metric {
-    kind: &'static str,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// The names of its labels, in the order in which samples give their values.
+    /// The names of its labels, in the order in which samples have their values.
     pub labels: &'static [&'static str],
     /// What it counts, in a sentence.
     pub help: &'static str,
-}
-
-impl Metric {
-    /// Something that only grows.
-    pub(crate) const fn counter(
-        name: &'static str,
-        labels: &'static [&'static str],
-        help: &'static str,
-    ) -> Self {
-        Self {
-            kind: "counter",
-            name,
-            labels,
-            help,
-        }
-    }
-
-    /// Something that goes up and down.
-    pub(crate) const fn gauge(
-        name: &'static str,
-        labels: &'static [&'static str],
-        help: &'static str,
-    ) -> Self {
-        Self {
-            kind: "gauge",
-            ..Self::counter(name, labels, help)
-        }
-    }
-
-    /// Times by length.
-    pub(crate) const fn histogram(
-        name: &'static str,
-        labels: &'static [&'static str],
-        help: &'static str,
-    ) -> Self {
-        Self {
-            kind: "histogram",
-            ..Self::counter(name, labels, help)
-        }
-    }
-
-    /// `counter`, `gauge` or `histogram`.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        self.kind
-    }
 }
 
 /// Declares metrics, each as `NAME = type("name", [labels], "help");`, and the list of them.
@@ -80,15 +36,35 @@ macro_rules! metrics {
         $visibility:vis $list:ident:
         $($name:ident = $kind:ident($series:literal, [$($label:literal),*], $help:literal);)*
     ) => {
-        $(static $name: $crate::telemetry::Metric =
-            $crate::telemetry::Metric::$kind($series, &[$($label),*], $help);)*
+        $(static $name: $crate::telemetry::Metric = $crate::telemetry::Metric {
+            kind: stringify!($kind),
+            name: $series,
+            labels: &[$($label),*],
+            help: $help,
+        };)*
         $(#[$doc])*
         $visibility static $list: &[&$crate::telemetry::Metric] = &[$(&$name),*];
     };
 }
 pub(crate) use metrics;
 
-/// A page being written.
+/// Declares an enum whose values are a metric's label, each as `Variant = "label"`.
+macro_rules! labels {
+    ($(#[$doc:meta])* $enum:ident: $($(#[$variant_doc:meta])* $variant:ident = $label:literal,)*) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $enum {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $enum {
+            const LABELS: &[&str] = &[$($label),*];
+        }
+    };
+}
+pub(super) use labels;
+
+/// A page of metrics.
 #[derive(Debug, Default)]
 pub struct Exposition {
     families: Vec<MetricFamily>,
@@ -100,17 +76,6 @@ struct MetricFamily {
     text: String,
 }
 
-/// The value of a sample.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum SampleValue {
-    /// With a fraction.
-    Float(f64),
-    /// May be below zero.
-    Signed(i64),
-    /// A count.
-    Unsigned(u64),
-}
-
 impl Exposition {
     /// An empty page.
     #[must_use]
@@ -118,31 +83,45 @@ impl Exposition {
         Self::default()
     }
 
-    /// Adds a sample; `values` are those of the metric's labels, in their order.
-    pub fn sample(&mut self, metric: &'static Metric, values: &[&str], n: impl Into<SampleValue>) {
+    /// Adds a sample; `labels` are the values of the metric's labels, in order.
+    pub fn sample(&mut self, metric: &'static Metric, labels: &[&str], value: impl Display) {
         let text = &mut self.family(metric).text;
-        line(text, [metric.name, ""], labels(metric, values), n.into());
+        line(text, [metric.name, ""], label_pairs(metric, labels), value);
     }
 
-    /// Adds what a histogram says; `values` are those of the metric's labels, in their order.
+    /// Adds a sample for each of these counters; `names` has the value of the last label for each.
+    pub(super) fn samples<T: Default>(
+        &mut self,
+        metric: &'static Metric,
+        labels: &[&str],
+        names: &[&str],
+        cells: &PerLoop<T>,
+        counters: fn(&T) -> &[AtomicU64],
+    ) {
+        for (index, name) in names.iter().enumerate() {
+            let count = cells.sum(|cell| &counters(cell)[index]);
+            self.sample(metric, &[labels, &[name]].concat(), count);
+        }
+    }
+
+    /// Adds a histogram; `labels` are the values of the metric's labels, in order.
     pub fn histogram(
         &mut self,
         metric: &'static Metric,
-        values: &[&str],
-        reading: &HistogramSnapshot,
+        labels: &[&str],
+        snapshot: &HistogramSnapshot,
     ) {
         let name = metric.name;
         let text = &mut self.family(metric).text;
         let mut all = 0;
-        for (bound, within) in &reading.within {
-            all = *within;
-            let labels = labels(metric, values).chain([("le", *bound)]);
-            line(text, [name, "_bucket"], labels, SampleValue::Unsigned(all));
+        for (bound, count) in &snapshot.buckets {
+            all = *count;
+            let labels = label_pairs(metric, labels).chain([("le", *bound)]);
+            line(text, [name, "_bucket"], labels, all);
         }
-        let sum = SampleValue::Float(reading.sum);
-        line(text, [name, "_sum"], labels(metric, values), sum);
-        let all = SampleValue::Unsigned(all);
-        line(text, [name, "_count"], labels(metric, values), all);
+        let labels = || label_pairs(metric, labels);
+        line(text, [name, "_sum"], labels(), snapshot.sum);
+        line(text, [name, "_count"], labels(), all);
     }
 
     /// The whole page; its type is [`Exposition::CONTENT_TYPE`].
@@ -161,12 +140,8 @@ impl Exposition {
         let known = self.families.iter().position(|family| family.name == *name);
         let index = known.unwrap_or_else(|| {
             let mut text = format!("# HELP {name} ");
-            escape(help, Quotes::Plain, &mut text);
-            text.push_str("\n# TYPE ");
-            text.push_str(name);
-            text.push(' ');
-            text.push_str(kind);
-            text.push('\n');
+            escape(help, false, &mut text);
+            write!(text, "\n# TYPE {name} {kind}\n");
             self.families.push(MetricFamily { name, text });
             self.families.len() - 1
         });
@@ -177,50 +152,8 @@ impl Exposition {
     pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 }
 
-impl fmt::Display for SampleValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Float(n) if n == f64::INFINITY => f.write_str("+Inf"),
-            Self::Float(n) if n == f64::NEG_INFINITY => f.write_str("-Inf"),
-            Self::Float(n) => n.fmt(f),
-            Self::Signed(n) => n.fmt(f),
-            Self::Unsigned(n) => n.fmt(f),
-        }
-    }
-}
-
-impl From<f64> for SampleValue {
-    fn from(n: f64) -> Self {
-        Self::Float(n)
-    }
-}
-
-impl From<i64> for SampleValue {
-    fn from(n: i64) -> Self {
-        Self::Signed(n)
-    }
-}
-
-impl From<u32> for SampleValue {
-    fn from(n: u32) -> Self {
-        Self::Unsigned(u64::from(n))
-    }
-}
-
-impl From<u64> for SampleValue {
-    fn from(n: u64) -> Self {
-        Self::Unsigned(n)
-    }
-}
-
-impl From<usize> for SampleValue {
-    fn from(n: usize) -> Self {
-        Self::Unsigned(n as u64)
-    }
-}
-
 /// The labels of a sample with their values.
-fn labels<'l>(
+fn label_pairs<'l>(
     metric: &'static Metric,
     values: &'l [&'l str],
 ) -> impl Iterator<Item = (&'l str, &'l str)> {
@@ -231,48 +164,41 @@ fn labels<'l>(
 /// Writes one sample.
 fn line<'l>(
     text: &mut String,
-    [name, part]: [&str; 2],
+    [name, suffix]: [&str; 2],
     labels: impl Iterator<Item = (&'l str, &'l str)>,
-    n: SampleValue,
+    value: impl Display,
 ) {
-    text.push_str(name);
-    text.push_str(part);
+    write!(text, "{name}{suffix}");
     let mut before = '{';
     for (label, value) in labels {
-        text.push(before);
-        text.push_str(label);
-        text.push_str("=\"");
-        escape(value, Quotes::Escaped, text);
+        write!(text, "{before}{label}=\"");
+        escape(value, true, text);
         text.push('"');
         before = ',';
     }
     if before == ',' {
         text.push('}');
     }
-    text.push(' ');
-    text.push_str(&n.to_string());
-    text.push('\n');
+    match &*value.to_string() {
+        "inf" => writeln!(text, " +Inf"),
+        "-inf" => writeln!(text, " -Inf"),
+        value => writeln!(text, " {value}"),
+    }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Quotes {
-    Escaped,
-    Plain,
-}
-
-fn escape(text: &str, quotes: Quotes, out: &mut String) {
+fn escape(text: &str, quotes: bool, out: &mut String) {
     for character in text.chars() {
         match character {
             '\\' => out.push_str("\\\\"),
             '\n' => out.push_str("\\n"),
-            '"' if quotes == Quotes::Escaped => out.push_str("\\\""),
+            '"' if quotes => out.push_str("\\\""),
             other => out.push(other),
         }
     }
 }
 
 /// A `T` for every event loop, made by the loop itself when it first counts.
-// Boxed one by one: they are then memory of the loop's own, and no two share a cache line.
+// Boxed one by one, so that no two share a cache line.
 #[derive(Debug)]
 pub(super) struct PerLoop<T>([OnceLock<Box<T>>; CELLS]);
 
@@ -282,20 +208,20 @@ impl<T: Default> PerLoop<T> {
         Self([const { OnceLock::new() }; CELLS])
     }
 
-    /// That of the present thread.
+    /// The one of this thread.
     #[inline]
     pub(super) fn mine(&self) -> &T {
         self.0[index()].get_or_init(Box::default)
     }
 
-    /// What all have counted.
+    /// The sum of all.
     pub(super) fn sum(&self, counter: impl Fn(&T) -> &AtomicU64) -> u64 {
         let made = self.0.iter().filter_map(OnceLock::get);
         made.map(|cell| counter(cell).load(Ordering::Relaxed)).sum()
     }
 }
 
-/// One more.
+/// Increments a counter.
 #[inline]
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
@@ -310,67 +236,59 @@ fn index() -> usize {
     MINE.try_with(|mine| *mine).unwrap_or(0)
 }
 
-/// More loops than this share cells, which is slower and still right.
+/// The number of cells; more loops than this share them, which is slower and still exact.
 const CELLS: usize = 32;
 
-/// Times, counted by length.
+/// Durations, counted in buckets.
 #[derive(Debug)]
 pub struct Histogram(PerLoop<HistogramCell>);
 
 #[derive(Debug, Default)]
 struct HistogramCell {
-    // The last one is for those over all bounds.
+    // The last one is for durations over all bounds.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     micros: AtomicU64,
 }
 
-/// What a [`Histogram`] says at one moment.
+/// The counts of a [`Histogram`] at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistogramSnapshot {
-    /// For each bound, as Prometheus writes it, how many took no longer.
-    pub(super) within: Vec<(&'static str, u64)>,
-    /// How long all took together, in seconds.
-    pub(super) sum: f64,
+    /// For each bound, in seconds as text, how many durations were no longer; the last is for all.
+    pub buckets: Vec<(&'static str, u64)>,
+    /// The sum of all durations, in seconds.
+    pub sum: f64,
 }
 
 impl Histogram {
-    /// Nothing was timed yet.
+    /// A histogram without durations.
     #[must_use]
     pub const fn new() -> Self {
         Self(PerLoop::new())
     }
 
-    /// Something took so long.
+    /// Counts a duration.
     #[inline]
     pub fn observe(&self, taken: Duration) {
         let micros = taken.as_secs().saturating_mul(1_000_000) + u64::from(taken.subsec_micros());
         let cell = self.0.mine();
-        // Most are short: from below, the first step is mostly the last.
+        // Most durations are short, so the search from below ends early.
         let bucket = BOUNDS.iter().position(|(bound, _)| micros <= *bound);
         count(&cell.buckets[bucket.unwrap_or(BOUNDS.len())]);
         cell.micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// What it says now.
+    /// The counts now.
     #[must_use]
-    pub fn read(&self) -> HistogramSnapshot {
+    pub fn snapshot(&self) -> HistogramSnapshot {
         let names = BOUNDS.iter().map(|(_, name)| *name).chain(["+Inf"]);
-        let within = names.enumerate().scan(0, |total, (bucket, name)| {
+        let buckets = names.enumerate().scan(0, |total, (bucket, name)| {
             *total += self.0.sum(|cell| &cell.buckets[bucket]);
             Some((name, *total))
         });
         HistogramSnapshot {
-            within: within.collect(),
+            buckets: buckets.collect(),
             sum: Duration::from_micros(self.0.sum(|cell| &cell.micros)).as_secs_f64(),
         }
-    }
-}
-
-impl HistogramSnapshot {
-    /// For each bound, in seconds as it is written, how many took no longer; the last is for all.
-    #[must_use]
-    pub fn within(&self) -> &[(&'static str, u64)] {
-        &self.within
     }
 }
 
@@ -380,7 +298,7 @@ impl Default for Histogram {
     }
 }
 
-/// In microseconds, and as they are written in seconds.
+/// The bounds of all histograms: in microseconds, and in seconds as text.
 const BOUNDS: [(u64, &str); 15] = [
     (1_000, "0.001"),
     (2_500, "0.0025"),
@@ -414,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_a_family_stand_together_under_one_head() {
+    fn samples_of_a_metric_stand_together_under_one_header() {
         let mut page = Exposition::new();
         page.sample(&A, &["x", "pass"], 3_u64);
         page.sample(&B, &[], -1_i64);
@@ -428,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_every_metric_that_is_declared_with_it() {
+    fn a_list_has_every_metric_declared_in_it() {
         let names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
         assert_eq!(names, ["a_total", "b", "h_seconds", "g", "g"]);
     }
@@ -436,11 +354,11 @@ mod tests {
     #[test]
     fn a_histogram_is_one_family_of_three_names() {
         let mut page = Exposition::new();
-        let reading = HistogramSnapshot {
-            within: vec![("0.1", 2), ("+Inf", 3)],
+        let snapshot = HistogramSnapshot {
+            buckets: vec![("0.1", 2), ("+Inf", 3)],
             sum: 1.25,
         };
-        page.histogram(&H, &["x"], &reading);
+        page.histogram(&H, &["x"], &snapshot);
         assert_eq!(
             page.finish(),
             "# HELP h_seconds H.\n# TYPE h_seconds histogram\n\
@@ -475,7 +393,7 @@ mod cells_tests {
     use super::*;
 
     #[test]
-    fn what_threads_count_apart_is_added_up() {
+    fn counts_of_all_threads_are_added_up() {
         let cells: PerLoop<AtomicU64> = PerLoop::new();
         std::thread::scope(|scope| {
             for _ in 0..2 * CELLS {
@@ -492,14 +410,14 @@ mod histogram_tests {
     use super::*;
 
     #[test]
-    fn a_time_counts_for_its_bound_and_all_above() {
+    fn a_duration_counts_for_its_bound_and_all_above() {
         let histogram = Histogram::new();
         for millis in [0, 1, 2, 100, 101, 61_000] {
             histogram.observe(Duration::from_millis(millis));
         }
-        let reading = histogram.read();
+        let snapshot = histogram.snapshot();
         let within = |bound| {
-            let found = reading.within.iter().find(|(name, _)| *name == bound);
+            let found = snapshot.buckets.iter().find(|(name, _)| *name == bound);
             found.unwrap().1
         };
         assert_eq!(within("0.001"), 2);
@@ -508,7 +426,7 @@ mod histogram_tests {
         assert_eq!(within("0.25"), 5);
         assert_eq!(within("60"), 5);
         assert_eq!(within("+Inf"), 6);
-        assert!((reading.sum - 61.204).abs() < 1e-9, "{}", reading.sum);
+        assert!((snapshot.sum - 61.204).abs() < 1e-9, "{}", snapshot.sum);
     }
 
     #[test]

@@ -29,6 +29,6 @@ pub use self::error_log::{
 };
 pub use self::log_writer::{Destination, LOG_METRICS, LogSink, LogWriter};
 pub(crate) use self::metrics::metrics;
-pub use self::metrics::{Exposition, Histogram, HistogramSnapshot, Metric, SampleValue};
+pub use self::metrics::{Exposition, Histogram, HistogramSnapshot, Metric};
 pub use self::refusals::{REFUSALS, RefusalLog, RefusalRecord};
 pub use self::traces::Tracer;

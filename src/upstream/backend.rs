@@ -375,7 +375,7 @@ impl BackendCounters {
 
     /// The times until the response headers arrived or the request failed.
     pub fn latency(&self) -> HistogramSnapshot {
-        self.latency.read()
+        self.latency.snapshot()
     }
 
     /// Failures since the last good response, whether or not the server is disabled for them.

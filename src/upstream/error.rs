@@ -176,7 +176,7 @@ impl Error {
     /// Counts a client that was too slow.
     pub(super) fn count(&self) {
         if let Self::Client(message::RequestBodyError::Slow) = self {
-            COUNTERS.give_up(SlowPart::Body);
+            COUNTERS.slow_client(SlowPart::Body);
         }
     }
 

@@ -1,51 +1,42 @@
-//! The report as a page: one file, nothing from outside, no script.
+//! The report as a page: one file without scripts that loads nothing.
 //!
-//! Keys are texts that strangers chose. Every text is escaped on its way in, and should one ever get through, the
-//! page's policy lets a browser do nothing with it.
-//!
-//! The plots of a zone.
+//! Keys are texts that clients chose. Every text is escaped where it is written, and the page's policy keeps a browser from
+//! running one that was not.
 
-use std::fmt::Write;
-
-use super::{ReplayReport, ZoneReport, duration, moment, number, percent};
-use crate::replay::plot::axis::{Axis, AxisScale, AxisUnit};
+use super::figures::{ReplayReport, ZoneReport, duration, moment, notes, number, percent};
 use crate::replay::plot::{
-    Color, GuideLine, GuidePosition, Plot, PlotTheme, Point, STYLE, Series, SeriesStyle, escape,
+    Axis, AxisScale, AxisUnit, Color, GuideLine, GuidePosition, Plot, PlotTheme, Point, STYLE,
+    Series, SeriesStyle, escape,
 };
-use crate::replay::report;
 use crate::replay::stats::VerdictCounts;
+use crate::replay::suggest::per_second;
+use crate::text::Append as _;
 
-pub(super) fn draw(report: &ReplayReport) -> String {
+pub(super) fn render(report: &ReplayReport) -> String {
     let mut page = String::new();
-    push(&mut page, HEAD);
-    push(
-        &mut page,
-        &format!("<style>\n{STYLE}{OWN_STYLE}</style>\n</head>\n<body>\n<main>\n"),
+    page.push_str(HEAD);
+    writeln!(
+        page,
+        "<style>\n{STYLE}{OWN_STYLE}</style>\n</head>\n<body>\n<main>"
     );
     summary(report, &mut page);
     for zone in &report.zones {
-        draw_zone(zone, report, &mut page);
+        zone_section(zone, &mut page);
     }
-    push(&mut page, "</main>\n</body>\n</html>\n");
+    page.push_str("</main>\n</body>\n</html>\n");
     page
 }
 
-fn push(page: &mut String, text: &str) {
-    page.push_str(text);
-}
-
 fn summary(report: &ReplayReport, page: &mut String) {
-    let span = match report.span {
+    let span = match report.first.zip(report.last) {
         Some((first, last)) => format!("{} to {} UTC", moment(first), moment(last)),
         None => "no requests".to_owned(),
     };
     let counts = report.requests;
-    push(
+    write!(
         page,
-        &format!(
-            "<h1>Replay</h1>\n<p class=\"sub\">{}</p>\n<div class=\"cards\">",
-            escape(&span)
-        ),
+        "<h1>Replay</h1>\n<p class=\"sub\">{}</p>\n<div class=\"cards\">",
+        escape(&span)
     );
     for (class, name, count) in [
         ("", "lines", report.lines),
@@ -53,16 +44,14 @@ fn summary(report: &ReplayReport, page: &mut String) {
         ("delay", "delayed", counts.delay),
         ("refuse", "refused", counts.refuse),
     ] {
-        push(
+        write!(
             page,
-            &format!(
-                "<div class=\"card {class}\"><b>{}</b><span>{name}</span></div>",
-                number(count)
-            ),
+            "<div class=\"card {class}\"><b>{}</b><span>{name}</span></div>",
+            number(count)
         );
     }
-    push(page, "</div>\n<ul class=\"notes\">\n");
-    let mut notes = report::notes(report);
+    page.push_str("</div>\n<ul class=\"notes\">\n");
+    let mut notes = notes(report);
     if report.skipped > 0 {
         notes.push(format!(
             "{} lines could not be read",
@@ -70,57 +59,47 @@ fn summary(report: &ReplayReport, page: &mut String) {
         ));
     }
     for note in notes {
-        push(page, &format!("<li>{}</li>\n", escape(&note)));
+        writeln!(page, "<li>{}</li>", escape(&note));
     }
-    push(page, "</ul>\n");
+    page.push_str("</ul>\n");
 }
 
-fn draw_zone(zone: &ZoneReport, report: &ReplayReport, page: &mut String) {
-    let kind = zone.kind.word();
+fn zone_section(zone: &ZoneReport, page: &mut String) {
+    let kind = zone.kind.key();
     let (counts, total) = (zone.counts, zone.counts.total());
-    push(
+    writeln!(
         page,
-        &format!(
-            "<section>\n<h2>{}</h2>\n<p class=\"sub\">{kind}, {}; {} keys</p>\n",
-            escape(&zone.name),
-            escape(&zone.allows),
-            number(zone.keys)
-        ),
+        "<section>\n<h2>{}</h2>\n<p class=\"sub\">{kind}, {}; {} keys</p>",
+        escape(&zone.name),
+        escape(&zone.allows),
+        number(zone.keys)
     );
     if total == 0 {
-        push(page, "<p>Nobody met it.</p>\n</section>\n");
+        page.push_str("<p>Nobody met it.</p>\n</section>\n");
         return;
     }
-    push(
+    writeln!(
         page,
-        &format!(
-            "<p><b class=\"pass\">{}</b> pass, <b class=\"delay\">{}</b> wait, <b class=\"refuse\">{}</b> are refused ({}).</p>\n",
-            number(counts.pass),
-            number(counts.delay),
-            number(counts.refuse),
-            percent(counts.refuse, total)
-        ),
+        "<p><b class=\"pass\">{}</b> pass, <b class=\"delay\">{}</b> wait, <b class=\"refuse\">{}</b> are refused ({}).</p>",
+        number(counts.pass),
+        number(counts.delay),
+        number(counts.refuse),
+        percent(counts.refuse, total)
     );
-    push(page, "<div class=\"plots\">\n");
-    for plot in of(zone) {
-        push(
-            page,
-            &format!("<figure>{}</figure>\n", plot.svg(PlotTheme::Page)),
-        );
+    page.push_str("<div class=\"plots\">\n");
+    for plot in plots(zone) {
+        writeln!(page, "<figure>{}</figure>", plot.svg(PlotTheme::Page));
     }
-    push(page, "</div>\n");
-    hardest(zone, page);
+    page.push_str("</div>\n");
+    most_refused(zone, page);
     suggestion(zone, page);
-    waits(zone, report, page);
-    push(page, "</section>\n");
+    waits(zone, page);
+    page.push_str("</section>\n");
 }
 
-fn hardest(zone: &ZoneReport, page: &mut String) {
-    push(
-        page,
-        "<h3>Hit hardest</h3>\n<div class=\"wide\"><table><thead><tr><th>key</th><th>requests</th><th>refused</th><th></th>\
-         <th>delayed</th><th>longest wait</th><th>peak/s</th></tr></thead>\n<tbody>\n",
-    );
+fn most_refused(zone: &ZoneReport, page: &mut String) {
+    page.push_str("<h3>Hit hardest</h3>\n<div class=\"wide\"><table><thead><tr><th>key</th><th>requests</th><th>refused</th><th></th>\
+         <th>delayed</th><th>longest wait</th><th>peak/s</th></tr></thead>\n<tbody>\n");
     for key in &zone.top {
         let total = key.counts.total();
         let part = |count: u64| count as f64 * 100.0 / total.max(1) as f64;
@@ -138,10 +117,9 @@ fn hardest(zone: &ZoneReport, page: &mut String) {
             number(key.counts.delay),
             duration(key.longest),
             key.peak
-        )
-        .expect("a String takes every write");
+        );
     }
-    push(page, "</tbody></table></div>\n");
+    page.push_str("</tbody></table></div>\n");
 }
 
 fn suggestion(zone: &ZoneReport, page: &mut String) {
@@ -150,65 +128,52 @@ fn suggestion(zone: &ZoneReport, page: &mut String) {
     };
     let best = &suggestion.best;
     let share = percent(suggestion.at_most_millionths, 1_000_000);
-    push(
+    writeln!(
         page,
-        &format!(
-            "<h3>To refuse at most {share}</h3>\n<p><code>rate: {}</code>, <code>burst: {}</code></p>\n<ul><li>costs: {}</li>\
+        "<h3>To refuse at most {share}</h3>\n<p><code>rate: {}</code>, <code>burst: {}</code></p>\n<ul><li>costs: {}</li>\
              <li>spares: {}</li></ul>\n<div class=\"wide\"><table><thead><tr><th>rate</th><th>burst</th><th>most a minute</th>\
-             <th>refused</th><th>keys hit</th></tr></thead>\n<tbody>\n",
-            best.rate,
-            best.burst,
-            escape(&suggestion.costs()),
-            escape(&suggestion.spares())
-        ),
+             <th>refused</th><th>keys hit</th></tr></thead>\n<tbody>",
+        best.rate,
+        best.burst,
+        escape(&suggestion.costs()),
+        escape(&suggestion.spares())
     );
-    for pair in suggestion.around_best(report::FEW) {
+    for pair in suggestion.around_best() {
         let class = if pair.rate == best.rate {
             " class=\"best\""
         } else {
             ""
         };
-        push(
+        writeln!(
             page,
-            &format!(
-                "<tr{class}><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                pair.rate,
-                number(pair.burst.into()),
-                number(pair.a_minute()),
-                number(pair.refused),
-                number(pair.touched)
-            ),
+            "<tr{class}><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            pair.rate,
+            number(pair.burst.into()),
+            number(pair.per_minute()),
+            number(pair.refused),
+            number(pair.keys)
         );
     }
-    push(page, "</tbody></table></div>\n");
+    page.push_str("</tbody></table></div>\n");
 }
 
-fn waits(zone: &ZoneReport, report: &ReplayReport, page: &mut String) {
+fn waits(zone: &ZoneReport, page: &mut String) {
     if zone.waits.is_empty() {
         return;
     }
-    push(
-        page,
-        "<h3>Longest waits</h3>\n<div class=\"wide\"><table><thead><tr><th>key</th><th>wait</th><th>when</th><th>line</th></tr></thead>\n<tbody>\n",
-    );
+    page.push_str("<h3>Longest waits</h3>\n<div class=\"wide\"><table><thead><tr><th>key</th><th>wait</th><th>when</th><th>line</th></tr></thead>\n<tbody>\n");
     for wait in &zone.waits {
-        let file = report
-            .files
-            .get(wait.line.0 as usize)
-            .map_or("", |name| &**name);
-        push(
+        writeln!(
             page,
-            &format!(
-                "<tr><td class=\"key\">{}</td><td>{}</td><td>{}</td><td>{}:{}</td></tr>\n",
-                escape(&wait.key),
-                duration(wait.millis),
-                moment(wait.at),
-                escape(file),
-                wait.line.1
-            ),
+            "<tr><td class=\"key\">{}</td><td>{}</td><td>{}</td><td>{}:{}</td></tr>",
+            escape(&wait.key),
+            duration(wait.millis),
+            moment(wait.at),
+            escape(&wait.file),
+            wait.line
         );
     }
-    push(page, "</tbody></table></div>\n");
+    page.push_str("</tbody></table></div>\n");
 }
 
 const HEAD: &str = "<!doctype html>
@@ -248,25 +213,25 @@ i.refuse { background: var(--no) } i.delay { background: var(--slow) } i.pass { 
 .best td { font-weight: 600 } code { font-family: ui-monospace, monospace }
 ";
 
-/// Those that there is something to show in.
-pub(super) fn of(zone: &ZoneReport) -> impl Iterator<Item = Plot> {
+/// The plots that the figures of a zone give.
+fn plots(zone: &ZoneReport) -> impl Iterator<Item = Plot> {
     let plots = [Some(demand(zone)), busiest(zone), peaks(zone), curve(zone)];
     plots.into_iter().flatten()
 }
 
-/// Requests a second, by what became of them.
+/// Requests a second, by verdict.
 fn demand(zone: &ZoneReport) -> Plot {
     let width = zone.timeline.width() as f64;
-    let cells: Vec<_> = zone.timeline.cells().collect();
+    let bins: Vec<_> = zone.timeline.bins().collect();
     let layer =
         |name: &str, hue, from: fn(&VerdictCounts) -> u64, to: fn(&VerdictCounts) -> u64| {
-            let points = cells.iter().flat_map(|(at, cell)| {
+            let points = bins.iter().flat_map(|(at, bin)| {
                 let (base, y) = (
-                    from(&cell.counts) as f64 / width,
-                    to(&cell.counts) as f64 / width,
+                    from(&bin.counts) as f64 / width,
+                    to(&bin.counts) as f64 / width,
                 );
                 let start = *at as f64;
-                // Level to the end of the cell: what happened then happened in all of it.
+                // Level to the end of the bin.
                 [start, start + width * 1000.0].map(|x| Point { x, y, base })
             });
             Series {
@@ -276,9 +241,9 @@ fn demand(zone: &ZoneReport) -> Plot {
                 points: points.collect(),
             }
         };
-    let most = cells
+    let most = bins
         .iter()
-        .map(|(_, cell)| cell.counts.total())
+        .map(|(_, bin)| bin.counts.total())
         .max()
         .unwrap_or(0) as f64
         / width;
@@ -306,15 +271,15 @@ fn demand(zone: &ZoneReport) -> Plot {
     }
 }
 
-/// The busiest key of every moment against what one key may have.
+/// The busiest key of every second against the limit of a key.
 fn busiest(zone: &ZoneReport) -> Option<Plot> {
     let rate = zone.rate?;
     let width = zone.timeline.width() as f64 * 1000.0;
     let points: Vec<_> = zone
         .timeline
-        .cells()
-        .flat_map(|(at, cell)| {
-            [at as f64, at as f64 + width].map(|x| Point::at(x, cell.busiest.into()))
+        .bins()
+        .flat_map(|(at, bin)| {
+            [at as f64, at as f64 + width].map(|x| Point::at(x, bin.busiest.into()))
         })
         .collect();
     let most = points.iter().map(|point| point.y).fold(rate, f64::max);
@@ -343,10 +308,10 @@ fn busiest(zone: &ZoneReport) -> Option<Plot> {
     })
 }
 
-/// How many keys had which busiest second.
+/// How many keys had how busy a second.
 fn peaks(zone: &ZoneReport) -> Option<Plot> {
     let most = zone.peaks.last()?.0;
-    // Twofold steps, so that one key of a thousand and a thousand keys of one both can be seen.
+    // Each bin is twice as wide as the last: one key with a thousand requests shows, as do a thousand keys with one.
     let mut bins: Vec<u64> = Vec::new();
     for (peak, keys) in &zone.peaks {
         let bin = peak.max(&1).ilog2() as usize;
@@ -398,7 +363,7 @@ fn peaks(zone: &ZoneReport) -> Option<Plot> {
     })
 }
 
-/// Which share would be refused at which rate.
+/// The share that each rate would refuse.
 fn curve(zone: &ZoneReport) -> Option<Plot> {
     let first = zone.curve.first()?;
     let last = zone.curve.last()?;
@@ -417,7 +382,7 @@ fn curve(zone: &ZoneReport) -> Option<Plot> {
         .collect();
     if let Some(suggestion) = &zone.suggestion {
         marks.push(GuideLine {
-            at: GuidePosition::X(suggestion.best.per_second()),
+            at: GuidePosition::X(per_second(suggestion.best.rate)),
             label: "suggested".to_owned(),
         });
     }
@@ -452,9 +417,9 @@ fn curve(zone: &ZoneReport) -> Option<Plot> {
 
 fn time_axis(zone: &ZoneReport) -> Axis {
     let width = zone.timeline.width() as f64 * 1000.0;
-    let mut cells = zone.timeline.cells().map(|(at, _)| at as f64);
-    let first = cells.next().unwrap_or(0.0);
-    let last = cells.last().unwrap_or(first) + width;
+    let mut bins = zone.timeline.bins().map(|(at, _)| at as f64);
+    let first = bins.next().unwrap_or(0.0);
+    let last = bins.last().unwrap_or(first) + width;
     Axis {
         label: "UTC".to_owned(),
         unit: AxisUnit::Time,

@@ -1,28 +1,23 @@
-//! Plots as SVG: lines, areas, bars and dots over two axes, and the lines that limits are.
+//! Plots as SVG: lines, areas, bars and dots over two axes, and guide lines.
 //!
-//! No script and nothing from outside: a plot is a text that any browser and any page with Markdown shows, in light
-//! and in dark. Every text that is put into it is escaped here, because some of it was chosen by strangers.
-//!
-//! A plot becomes text.
+//! A plot has no scripts and loads nothing, so any browser and any page with Markdown shows it, in light and in dark. Every
+//! text in it is escaped here, because clients chose some of them.
 
-pub(super) mod axis;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
-use std::fmt::Write;
-
-use crate::text::{escape_html, visible};
-
-pub(super) use self::axis::Axis;
+use crate::text::{Append as _, escape_html, visible};
 
 /// A plot.
 #[derive(Debug, Clone)]
 pub struct Plot {
-    /// What stands above it.
+    /// Its title.
     pub title: String,
-    /// Width and height; text is 13 high.
+    /// Width and height in pixels; text is 13 high.
     pub size: (f64, f64),
-    /// From left to right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// From the bottom up.
+    /// The vertical axis.
     pub y: Axis,
     /// Drawn in this order, the last on top.
     pub series: Vec<Series>,
@@ -33,13 +28,13 @@ pub struct Plot {
 /// Points that belong together.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// What the legend says; nothing for none.
+    /// Its name in the legend; empty for none.
     pub name: String,
     /// How it is drawn.
     pub shape: SeriesStyle,
-    /// In which colour.
+    /// Its colour.
     pub hue: Color,
-    /// Each with where it begins and where it ends from the bottom up; only areas and bars begin above zero.
+    /// Its points, from left to right.
     pub points: Vec<Point>,
 }
 
@@ -69,50 +64,50 @@ pub enum SeriesStyle {
     Step,
 }
 
-/// A colour, by what it stands for.
+/// A colour, by what it means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Color {
-    /// What waits.
+    /// Delayed requests.
     Delay,
-    /// As text.
+    /// The colour of text.
     Ink,
-    /// What passes.
+    /// Requests that pass.
     Pass,
-    /// What is turned away.
+    /// Refused requests.
     Refuse,
-    /// One of several that stand for nothing in particular.
+    /// One of several without a meaning.
     Other(u8),
 }
 
 /// A line across the plot.
 #[derive(Debug, Clone)]
 pub struct GuideLine {
-    /// Where.
+    /// Its position.
     pub at: GuidePosition,
-    /// What is written at it.
+    /// The text at it.
     pub label: String,
 }
 
 /// Where a [`GuideLine`] is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum GuidePosition {
-    /// Upright, at this value of the horizontal axis.
+    /// Vertical, at this value of the horizontal axis.
     X(f64),
-    /// Level, at this value of the vertical axis.
+    /// Horizontal, at this value of the vertical axis.
     Y(f64),
 }
 
 /// Where a plot is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlotTheme {
-    /// In a file of its own, which brings its colours.
+    /// In a file of its own, with the colours in it.
     Alone,
     /// In a page that has [`STYLE`] already.
     Page,
 }
 
 impl Point {
-    /// A point on the ground.
+    /// A point without a base.
     #[must_use]
     pub fn at(x: f64, y: f64) -> Self {
         Self { x, y, base: 0.0 }
@@ -120,7 +115,7 @@ impl Point {
 }
 
 impl Color {
-    /// The name of its class.
+    /// Its CSS class.
     fn class(self) -> &'static str {
         match self {
             Self::Delay => "delay",
@@ -135,13 +130,46 @@ impl Color {
 impl Plot {
     /// The plot as SVG.
     #[must_use]
-    pub fn svg(&self, place: PlotTheme) -> String {
-        plot(self, place)
+    pub fn svg(&self, theme: PlotTheme) -> String {
+        let (width, height) = self.size;
+        let legend = legend(self);
+        let frame = PlotArea {
+            plot: self,
+            left: 52.0,
+            right: width - 14.0,
+            top: if legend.is_empty() { 46.0 } else { 68.0 },
+            bottom: height - 42.0,
+        };
+        let mut svg = String::new();
+        let title = escape(&self.title);
+        write!(
+            svg,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+             role=\"img\" aria-label=\"{title}\""
+        );
+        svg += &match theme {
+            PlotTheme::Alone => {
+                format!(" width=\"{width:.0}\" height=\"{height:.0}\">\n<style>\n{STYLE}</style>\n")
+            }
+            PlotTheme::Page => ">\n".to_owned(),
+        };
+        writeln!(
+            svg,
+            "<text class=\"title\" x=\"4\" y=\"18\">{title}</text>{legend}"
+        );
+        frame.axes(&mut svg);
+        for series in &self.series {
+            frame.series(series, &mut svg);
+        }
+        for mark in &self.marks {
+            frame.mark(mark, &mut svg);
+        }
+        svg += "</svg>\n";
+        svg
     }
 }
 
-/// Makes text safe to stand in SVG and HTML, between tags and inside quotes.
-#[must_use]
+/// Escapes text for SVG and HTML, between tags and inside quotes.
 pub(super) fn escape(text: &str) -> String {
     escape_html(&visible(text)).into_owned()
 }
@@ -174,47 +202,7 @@ struct PlotArea<'a> {
     bottom: f64,
 }
 
-fn plot(plot: &Plot, place: PlotTheme) -> String {
-    let (width, height) = plot.size;
-    let legend = legend(plot);
-    let frame = PlotArea {
-        plot,
-        left: 52.0,
-        right: width - 14.0,
-        top: if legend.is_empty() { 46.0 } else { 68.0 },
-        bottom: height - 42.0,
-    };
-    let mut svg = String::new();
-    let title = escape(&plot.title);
-    write!(
-        svg,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"0 0 {width:.0} {height:.0}\" \
-         role=\"img\" aria-label=\"{title}\""
-    )
-    .expect(SURE);
-    svg += &match place {
-        PlotTheme::Alone => {
-            format!(" width=\"{width:.0}\" height=\"{height:.0}\">\n<style>\n{STYLE}</style>\n")
-        }
-        PlotTheme::Page => ">\n".to_owned(),
-    };
-    writeln!(
-        svg,
-        "<text class=\"title\" x=\"4\" y=\"18\">{title}</text>{legend}"
-    )
-    .expect(SURE);
-    frame.axes(&mut svg);
-    for series in &plot.series {
-        frame.series(series, &mut svg);
-    }
-    for mark in &plot.marks {
-        frame.mark(mark, &mut svg);
-    }
-    svg += "</svg>\n";
-    svg
-}
-
-/// The names of all series beside their colours.
+/// The names of all series, each beside its colour.
 fn legend(plot: &Plot) -> String {
     let mut text = String::new();
     let mut x = 4.0;
@@ -226,9 +214,8 @@ fn legend(plot: &Plot) -> String {
              <text class=\"small\" x=\"{:.0}\" y=\"40\">{}</text>",
             x + 17.0,
             escape(&series.name)
-        )
-        .expect(SURE);
-        // About what a letter is wide.
+        );
+        // About the width of a letter.
         x += 34.0 + 6.6 * series.name.chars().count() as f64;
     }
     text
@@ -255,8 +242,7 @@ impl PlotArea<'_> {
                 self.left - 6.0,
                 y + 4.0,
                 escape(&text)
-            )
-            .expect(SURE);
+            );
         }
         let count = ((self.right - self.left) / 80.0).max(2.0);
         #[expect(
@@ -266,7 +252,7 @@ impl PlotArea<'_> {
         )]
         for (value, text) in self.plot.x.ticks(count as usize) {
             let x = self.x(value);
-            // The last one must not stick out.
+            // The last one must stay inside the picture.
             let anchor = if x > self.right - 20.0 {
                 "end"
             } else {
@@ -279,8 +265,7 @@ impl PlotArea<'_> {
                 self.bottom,
                 self.bottom + 17.0,
                 escape(&text)
-            )
-            .expect(SURE);
+            );
         }
         writeln!(
             svg,
@@ -292,8 +277,7 @@ impl PlotArea<'_> {
             self.left,
             self.top - 6.0,
             escape(&self.plot.y.label)
-        )
-        .expect(SURE);
+        );
     }
 
     fn series(&self, series: &Series, svg: &mut String) {
@@ -302,13 +286,12 @@ impl PlotArea<'_> {
             SeriesStyle::Area => {
                 let mut path = self.path(series.points.iter().copied());
                 for point in series.points.iter().rev() {
-                    write!(path, "L{:.1} {:.1}", self.x(point.x), self.y(point.base)).expect(SURE);
+                    write!(path, "L{:.1} {:.1}", self.x(point.x), self.y(point.base));
                 }
                 writeln!(
                     svg,
                     "<path class=\"area\" style=\"fill:{colour}\" d=\"{path}Z\"/>"
-                )
-                .expect(SURE);
+                );
             }
             SeriesStyle::Bars(width) => {
                 for point in &series.points {
@@ -320,8 +303,7 @@ impl PlotArea<'_> {
                          height=\"{:.1}\"/>",
                         (right - left - 1.0).max(0.5),
                         (bottom - top).max(0.0)
-                    )
-                    .expect(SURE);
+                    );
                 }
             }
             SeriesStyle::Dots => {
@@ -331,8 +313,7 @@ impl PlotArea<'_> {
                         "<circle style=\"fill:{colour}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/>",
                         self.x(point.x),
                         self.y(point.y)
-                    )
-                    .expect(SURE);
+                    );
                 }
             }
             SeriesStyle::Line => self.line(series.points.iter().copied(), &colour, svg),
@@ -352,8 +333,7 @@ impl PlotArea<'_> {
         writeln!(
             svg,
             "<path class=\"line\" style=\"stroke:{colour}\" d=\"{path}\"/>"
-        )
-        .expect(SURE);
+        );
     }
 
     fn path(&self, points: impl Iterator<Item = Point>) -> String {
@@ -365,8 +345,7 @@ impl PlotArea<'_> {
                 "{letter}{:.1} {:.1}",
                 self.x(point.x),
                 self.y(point.y)
-            )
-            .expect(SURE);
+            );
         }
         path
     }
@@ -408,95 +387,184 @@ impl PlotArea<'_> {
             svg,
             "<path class=\"mark\" d=\"{path}\"/><text class=\"small halo\" x=\"{x:.1}\" y=\"{y:.1}\" \
              text-anchor=\"{anchor}\">{label}</text>"
-        )
-        .expect(SURE);
+        );
     }
 }
 
-const SURE: &str = "a String takes every write";
+/// One of the two axes of a plot.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    /// Its label.
+    pub label: String,
+    /// The unit of its values.
+    pub unit: AxisUnit,
+    /// How values are spread.
+    pub scale: AxisScale,
+    /// Its first and last value.
+    pub range: (f64, f64),
+}
 
-#[cfg(test)]
-mod tests {
+/// The unit of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AxisUnit {
+    /// Numbers.
+    Number,
+    /// Shares: 1 is 100 %.
+    Share,
+    /// Times, in milliseconds since the Unix epoch.
+    Time,
+}
 
-    use super::axis::{Axis, AxisScale, AxisUnit};
-    use super::{Color, *};
+/// How values are spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AxisScale {
+    /// Evenly.
+    Linear,
+    /// By powers of ten; values that are not above zero are placed at the start.
+    Log,
+}
 
-    fn sample(shape: SeriesStyle) -> Plot {
-        let axis = |label: &str, to| Axis {
-            label: label.to_owned(),
-            unit: AxisUnit::Number,
-            scale: AxisScale::Linear,
-            range: (0.0, to),
+impl Axis {
+    /// The place of a value, from 0 to 1; values outside the range are placed at its ends.
+    fn place(&self, value: f64) -> f64 {
+        let (from, to) = self.range;
+        let part = match self.scale {
+            AxisScale::Linear => (value - from) / (to - from),
+            AxisScale::Log => (value.max(from).ln() - from.ln()) / (to.ln() - from.ln()),
         };
-        Plot {
-            title: "<script>alert(1)</script> & \"more\"".to_owned(),
-            size: (480.0, 280.0),
-            x: axis("seconds", 10.0),
-            y: axis("requests", 5.0),
-            series: vec![Series {
-                name: "</text><b>".to_owned(),
-                shape,
-                hue: Color::Pass,
-                points: vec![
-                    Point::at(0.0, 1.0),
-                    Point::at(5.0, 4.0),
-                    Point::at(10.0, f64::NAN),
-                ],
-            }],
-            marks: vec![
-                GuideLine {
-                    at: GuidePosition::X(3.0),
-                    label: "x<y".to_owned(),
-                },
-                GuideLine {
-                    at: GuidePosition::Y(2.0),
-                    label: "limit".to_owned(),
-                },
-            ],
+        if part.is_finite() {
+            part.clamp(0.0, 1.0)
+        } else {
+            0.0
         }
     }
 
-    #[test]
-    fn nothing_in_it_can_leave_its_text() {
-        for shape in [
-            SeriesStyle::Area,
-            SeriesStyle::Bars(1.0),
-            SeriesStyle::Dots,
-            SeriesStyle::Line,
-            SeriesStyle::Step,
-        ] {
-            for place in [PlotTheme::Alone, PlotTheme::Page] {
-                let svg = plot(&sample(shape), place);
-                assert!(!svg.contains("<script"), "{svg}");
-                assert!(!svg.contains("<b>"), "{svg}");
-                assert!(!svg.contains("NaN"), "{svg}");
-                assert!(svg.contains("&lt;script&gt;"), "{svg}");
+    /// About `count` round values, each with its text.
+    fn ticks(&self, count: usize) -> Vec<(f64, String)> {
+        let (from, to) = self.range;
+        if !(from.is_finite() && to.is_finite() && from < to) {
+            return Vec::new();
+        }
+        match (self.scale, self.unit) {
+            (AxisScale::Log, unit) => decades(from, to, count)
+                .into_iter()
+                .map(|value| (value, written(value, value, unit)))
+                .collect(),
+            (AxisScale::Linear, AxisUnit::Time) => {
+                let step = pick(&TIME_STEPS, (to - from) / count as f64);
+                multiples(from, to, step)
+                    .map(|value| (value, moment(value, step)))
+                    .collect()
+            }
+            (AxisScale::Linear, unit) => {
+                let step = round_step((to - from) / count as f64);
+                multiples(from, to, step)
+                    .map(|value| (value, written(value, step, unit)))
+                    .collect()
             }
         }
     }
 
-    #[test]
-    fn every_tag_is_closed() {
-        let svg = plot(&sample(SeriesStyle::Step), PlotTheme::Alone);
-        for tag in ["svg", "text", "style"] {
-            let (open, close) = (format!("<{tag}"), format!("</{tag}>"));
-            assert_eq!(
-                svg.matches(&open).count(),
-                svg.matches(&close).count(),
-                "{tag}"
-            );
+    /// The range from zero to a round number not below `most`.
+    #[must_use]
+    pub fn up_to(most: f64) -> (f64, f64) {
+        if !(most.is_finite() && most > 0.0) {
+            return (0.0, 1.0);
         }
-        assert_eq!(
-            svg.matches("<path").count() + svg.matches("<rect").count(),
-            svg.matches("/>").count()
-        );
-    }
-
-    #[test]
-    fn only_a_plot_on_its_own_brings_its_colours() {
-        assert!(
-            plot(&sample(SeriesStyle::Line), PlotTheme::Alone).contains("prefers-color-scheme")
-        );
-        assert!(!plot(&sample(SeriesStyle::Line), PlotTheme::Page).contains("<style"));
+        let step = round_step(most / 4.0);
+        (0.0, (most / step).ceil() * step)
     }
 }
+
+fn multiples(from: f64, to: f64, step: f64) -> impl Iterator<Item = f64> {
+    let first = (from / step).ceil();
+    (0..MOST_TICKS)
+        .map(move |at| (first + f64::from(at)) * step)
+        .take_while(move |value| *value <= to + step * 1e-9)
+}
+
+/// 1, 2 or 5 times a power of ten, not below `least`.
+fn round_step(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    let times = [1.0, 2.0, 5.0, 10.0].into_iter();
+    times
+        .map(|times| times * power)
+        .find(|step| *step >= least * (1.0 - 1e-9))
+        .unwrap_or(power * 10.0)
+}
+
+fn pick(steps: &[f64], least: f64) -> f64 {
+    let found = steps.iter().find(|step| **step >= least).copied();
+    found.unwrap_or_else(|| round_step(least / DAY) * DAY)
+}
+
+/// Powers of ten, and their multiples by 2 and 5 where there is room.
+fn decades(from: f64, to: f64, count: usize) -> Vec<f64> {
+    let times: &[f64] = match to.log10() - from.log10() {
+        span if span * 3.0 <= count as f64 => &[1.0, 2.0, 5.0],
+        _ => &[1.0],
+    };
+    let first = from.log10().floor();
+    let every = ((to.log10() - first) / count as f64).ceil().max(1.0);
+    (0..MOST_TICKS)
+        .map(|at| 10f64.powf(first + f64::from(at) * every))
+        .take_while(|power| *power <= to)
+        .flat_map(|power| times.iter().map(move |times| times * power))
+        .filter(|value| (from * (1.0 - 1e-9)..=to * (1.0 + 1e-9)).contains(value))
+        .collect()
+}
+
+/// A value with as many decimals as it takes to tell it from the next, `step` away.
+fn written(value: f64, step: f64, unit: AxisUnit) -> String {
+    let (value, step, sign) = match unit {
+        AxisUnit::Share => (value * 100.0, step * 100.0, " %"),
+        AxisUnit::Number | AxisUnit::Time => (value, step, ""),
+    };
+    let (value, step, letter) = match value.abs() {
+        large if large >= 1e9 => (value / 1e9, step / 1e9, "G"),
+        large if large >= 1e6 => (value / 1e6, step / 1e6, "M"),
+        large if large >= 1e4 => (value / 1e3, step / 1e3, "k"),
+        _ => (value, step, ""),
+    };
+    let decimals = (0..9)
+        .find(|decimals| {
+            let scaled = step.abs() * 10f64.powi(*decimals);
+            (scaled - scaled.round()).abs() < 1e-6 * scaled.max(1.0) && scaled >= 0.5
+        })
+        .unwrap_or(0);
+    let decimals = usize::try_from(decimals).unwrap_or(0);
+    format!("{value:.decimals$}{letter}{sign}")
+}
+
+/// A time in UTC, as exact as it takes to tell it from the next, `step` milliseconds away.
+fn moment(value: f64, step: f64) -> String {
+    let format = match step {
+        step if step >= DAY => "%d %b",
+        step if step >= 60_000.0 => "%H:%M",
+        step if step >= 1_000.0 => "%H:%M:%S",
+        _ => "%H:%M:%S%.3f",
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a time of day fits, and other times are not shown"
+    )]
+    let moment = Timestamp::from_millisecond(value as i64).unwrap_or_default();
+    let zoned = moment.to_zoned(TimeZone::UTC);
+    zoned.strftime(format).to_string()
+}
+
+const DAY: f64 = 86_400_000.0;
+
+/// Round steps between times, in milliseconds.
+const TIME_STEPS: [f64; 29] = [
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 10e3, 15e3, 30e3, 60e3,
+    120e3, 300e3, 600e3, 900e3, 1800e3, 3600e3, 7200e3, 10_800e3, 21_600e3, 43_200e3, 86_400e3,
+    172_800e3, 604_800e3,
+];
+
+/// The most ticks, whatever the range.
+const MOST_TICKS: i32 = 50;
+
+#[cfg(test)]
+#[path = "tests/plot.rs"]
+mod tests;
