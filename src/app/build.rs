@@ -133,7 +133,7 @@ impl GenerationDraft {
         before: Option<&Generation>,
     ) -> Generation {
         let inherited = before.map(|before| (&*before.plan, &before.zones));
-        self.error.use_from_now_on();
+        self.error.activate();
         let parts = GenerationParts {
             zones: Zones::build_after(&self.plan, &self.stores, inherited),
             upstreams: self.upstreams,

@@ -48,7 +48,7 @@ impl RequestResources {
             access_log.write(record);
         }
         if let Some(tracer) = &self.tracer {
-            tracer.tell(record, now);
+            tracer.finish(record, now);
         }
     }
 }

@@ -1,24 +1,19 @@
 //! The access log: one line for every request, when its last byte has left.
 //!
-//! A format is taken apart when the configuration is read; writing a line appends to two buffers of the
-//! thread's own that keep their memory, and hands the result to the writer. Whatever a client has sent is
-//! escaped, so that a line is always one line.
+//! A format is compiled with the configuration. Writing a line appends to two buffers of the thread, which keep their
+//! memory, and passes the result to the log writer. Text from clients is escaped, so that a line is always one line.
 //!
-//! The line as a JSON object.
-//!
-//! A field has one type, always: machines read this, and most of them decide by the first line they see. So
-//! where nginx's text lists every upstream server tried, status and time here are the last one's.
-//!
-//! Making values safe to stand inside a line.
+//! In JSON every field always has the same type, because programs take the type from the first line they read. So where
+//! nginx's text lists every upstream server tried, status and time are those of the last one.
 
 #[cfg(test)]
 #[path = "tests/access_log.rs"]
 mod tests;
 
 use std::cell::RefCell;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
+use std::{fmt, io};
 
 use http::header::{REFERER, USER_AGENT};
 
@@ -28,9 +23,9 @@ use crate::config::plan::{
     self, LimitVariable, LogFormat, LogPath, Part, Template, TraceVariable, Variable,
 };
 use crate::message::{RequestRecord, variables};
-use crate::text::{escape_json, escape_log};
+use crate::text::{Append as _, escape_json, escape_log};
 
-/// An access log, open.
+/// An open access log.
 #[derive(Debug, Clone)]
 pub struct AccessLog {
     format: AccessLogFormat,
@@ -49,28 +44,28 @@ pub enum Error {
     /// The error log's file could not be opened.
     #[error("cannot open the error log {to}")]
     Error {
-        /// Where it should go.
+        /// The destination.
         to: Box<str>,
-        /// What the system said.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The access log's file could not be opened: usually its folder is missing, or belongs to somebody else.
+    /// The access log's file could not be opened: usually its folder is missing or not writable.
     #[error("cannot open the access log {}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Standard output could not be had.
+    /// Standard output could not be opened.
     #[error("cannot write the access log to standard output")]
     Stdout(#[source] io::Error),
 }
 
 impl AccessLog {
-    /// Opens it.
+    /// Opens the log.
     ///
     /// # Errors
     /// When its file cannot be opened.
@@ -96,7 +91,7 @@ impl AccessLog {
         Ok(Self { format, sink })
     }
 
-    /// Writes the line of an exchange that is over.
+    /// Writes the line of a finished request.
     pub fn write(&self, record: &RequestRecord) {
         thread_local! {
             static SCRATCH: RefCell<Scratch> = RefCell::default();
@@ -110,13 +105,13 @@ impl AccessLog {
         }
     }
 
-    /// Whether lines show the answer's header fields, so that somebody has to keep them.
+    /// Whether lines have headers of the response, which then have to be kept.
     #[must_use]
     pub fn needs_sent_headers(&self) -> bool {
         self.shows(|variable| matches!(variable, Variable::SentHttp(_)))
     }
 
-    /// Whether lines show those of the upstream's answer.
+    /// Whether lines have headers of the upstream's response.
     #[must_use]
     pub fn needs_upstream_headers(&self) -> bool {
         self.shows(|variable| matches!(variable, Variable::UpstreamHttp(_)))
@@ -140,7 +135,7 @@ impl AccessLog {
     }
 }
 
-/// Memory that lines are made in.
+/// The buffers of a thread.
 #[derive(Debug, Default)]
 struct Scratch {
     line: Vec<u8>,
@@ -148,7 +143,7 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// Finds the variable's value and leaves it in `value`; `false` if it has none.
+    /// Puts the value of a variable into `value`; `false` if it has none.
     fn find(&mut self, variable: &Variable, record: &RequestRecord) -> bool {
         self.value.clear();
         variables::append(variable, record, &mut self.value)
@@ -206,7 +201,7 @@ fn render_json(record: &RequestRecord, scratch: &mut Scratch) {
     object.text("method", &Variable::RequestMethod);
     object.text("uri", &Variable::RequestUri);
     object.text("host", &Variable::Host);
-    object.integer("status", record.status.map(|status| status.as_u16().into()));
+    object.value("status", record.status.map(|status| status.as_u16()));
     object.number("request_time", &Variable::RequestTime);
     object.number("body_bytes_sent", &Variable::BodyBytesSent);
     object.number("bytes_sent", &Variable::BytesSent);
@@ -216,14 +211,9 @@ fn render_json(record: &RequestRecord, scratch: &mut Scratch) {
     object.text("server_name", &Variable::ServerName);
     object.text("upstream_addr", &Variable::UpstreamAddr);
     let status = last.and_then(|attempt| attempt.status);
-    object.integer(
-        "upstream_status",
-        status.map(|status| status.as_u16().into()),
-    );
-    object.seconds(
-        "upstream_response_time",
-        last.and_then(|attempt| attempt.response),
-    );
+    object.value("upstream_status", status.map(|status| status.as_u16()));
+    let taken = last.and_then(|attempt| attempt.response);
+    object.value("upstream_response_time", taken.map(seconds));
     object.text(
         "limit_req_status",
         &Variable::Limit(LimitVariable::ReqStatus),
@@ -249,13 +239,11 @@ impl JsonLine<'_> {
     fn time(&mut self) {
         let (second, millis) = stamp::now();
         self.scratch.line.extend_from_slice(b"{\"time\":\"");
-        self.print(format_args!(
-            "{}.{millis:03}{}\"",
-            second.iso, second.offset
-        ));
+        let (iso, offset) = (&second.iso, &second.offset);
+        write!(self.scratch.line, "{iso}.{millis:03}{offset}\"");
     }
 
-    /// A text; an empty one where there is none.
+    /// A variable as a string; empty where it has no value.
     fn text(&mut self, name: &str, variable: &Variable) {
         self.name(name);
         self.scratch.line.push(b'"');
@@ -265,7 +253,7 @@ impl JsonLine<'_> {
         self.scratch.line.push(b'"');
     }
 
-    /// A variable that is a number; null where it has no value.
+    /// A variable as a number; null where it has none.
     fn number(&mut self, name: &str, variable: &Variable) {
         self.name(name);
         if self.find(variable) && is_number(&self.scratch.value) {
@@ -275,22 +263,11 @@ impl JsonLine<'_> {
         }
     }
 
-    fn integer(&mut self, name: &str, value: Option<u64>) {
+    /// A number; null for `None`.
+    fn value(&mut self, name: &str, value: Option<impl fmt::Display>) {
         self.name(name);
         match value {
-            Some(value) => self.print(format_args!("{value}")),
-            None => self.null(),
-        }
-    }
-
-    fn seconds(&mut self, name: &str, value: Option<Duration>) {
-        self.name(name);
-        match value {
-            Some(value) => self.print(format_args!(
-                "{}.{:03}",
-                value.as_secs(),
-                value.subsec_millis()
-            )),
+            Some(value) => write!(self.scratch.line, "{value}"),
             None => self.null(),
         }
     }
@@ -305,19 +282,17 @@ impl JsonLine<'_> {
         self.scratch.line.extend_from_slice(b"null");
     }
 
-    fn print(&mut self, text: std::fmt::Arguments<'_>) {
-        self.scratch
-            .line
-            .write_fmt(text)
-            .expect("writing to memory does not fail");
-    }
-
     fn find(&mut self, variable: &Variable) -> bool {
         self.scratch.find(variable, self.record)
     }
 }
 
-/// Whether this is a number in JSON's eyes too: digits without leading zeros, and perhaps a fraction.
+/// Seconds with three decimals.
+fn seconds(time: Duration) -> impl fmt::Display {
+    fmt::from_fn(move |f| write!(f, "{}.{:03}", time.as_secs(), time.subsec_millis()))
+}
+
+/// Whether a text is a number in JSON: digits without leading zeros, and perhaps a fraction.
 fn is_number(text: &[u8]) -> bool {
     let (whole, fraction) = match text.iter().position(|byte| *byte == b'.') {
         Some(dot) => (&text[..dot], Some(&text[dot + 1..])),
@@ -333,7 +308,7 @@ mod json_tests {
     use super::*;
 
     #[test]
-    fn only_what_json_calls_a_number_is_one() {
+    fn numbers_are_those_of_json() {
         for good in ["0", "7", "120", "0.001", "10.000"] {
             assert!(is_number(good.as_bytes()), "{good}");
         }

@@ -1,20 +1,15 @@
-//! Background tasks: what goes on beside the requests for as long as weir runs.
+//! Background tasks, and what happens after a panic in one, in a connection or in an attempt.
 //!
-//! None of them may end by a panic: a health check that is not made any more, or a certificate that is not renewed, is
-//! noticed when it is too late. A task that panics is started again after a pause, which grows while it goes on panicking.
-//!
-//! Panics: caught where something can go on without what was being done, and told in one line.
-//!
-//! A panic is a bug of weir or of a library. It costs what was being done and nothing else: the attempt, the connection
-//! or the run of a background task in which it happened. Whoever catches it logs what was being done; the panic hook
-//! supplies what was said and where.
+//! No background task may end by a panic: a certificate that is not renewed is noticed too late. A task that panics is
+//! restarted after a pause, which grows with every panic. Elsewhere a panic costs the attempt or the connection in which it
+//! happened and nothing else. The code that catches it logs what it was doing; the panic hook supplies message and place.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -22,7 +17,7 @@ use std::{fmt, io};
 
 use tokio::time::Instant;
 
-use super::metrics::{Exposition, metrics};
+use super::metrics::{Exposition, labels, metrics};
 use super::stamp;
 
 metrics! {
@@ -31,26 +26,16 @@ metrics! {
     TASK_PANICS_TOTAL = counter("weir_task_panics_total", ["task"], "Panics of background tasks; each was started again.");
 }
 
-macro_rules! tasks {
-    ($($(#[$doc:meta])* $task:ident = $name:literal,)*) => {
-        /// A kind of background task.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum BackgroundTask {
-            $($(#[$doc])* $task,)*
-        }
-
-        const NAMES: &[&str] = &[$($name),*];
-    };
-}
-
-tasks! {
+labels! {
+    /// A kind of background task.
+    BackgroundTask:
     /// Accepts connections on one address.
     Accept = "accept",
     /// Accepts connections of the admin listener.
     Admin = "admin",
-    /// Looks for certificates that have changed.
+    /// Checks whether certificates have changed.
     Certificates = "certificates",
-    /// Looks for configuration files that have changed.
+    /// Checks whether configuration files have changed.
     Configuration = "configuration",
     /// Reads and writes the files of slow clients.
     Disk = "disk",
@@ -58,7 +43,7 @@ tasks! {
     HealthCheck = "health_check",
     /// Starts and ends health checks as servers come and go.
     HealthChecks = "health_checks",
-    /// Tells systemd that weir is alive.
+    /// Notifies systemd that weir is alive.
     Heartbeat = "heartbeat",
     /// Closes idle connections to servers of an upstream.
     IdleConnections = "idle_connections",
@@ -66,31 +51,26 @@ tasks! {
     Lag = "lag",
     /// Writes a log.
     Log = "log",
-    /// Follows what an event loop is told to do.
+    /// Runs the commands to an event loop.
     Loop = "loop",
-    /// Looks up names again.
+    /// Resolves names again.
     Resolver = "resolver",
-    /// Keeps an event loop connected to a shared store, and its leases and places there.
+    /// Keeps an event loop connected to a shared store, and renews its leases and slots there.
     Store = "store",
     /// Sends spans to a collector.
     Traces = "traces",
 }
 
-static PANICS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
+static PANICS: [AtomicU64; BackgroundTask::LABELS.len()] =
+    [const { AtomicU64::new(0) }; BackgroundTask::LABELS.len()];
 
-/// Runs a background task until it ends by itself; after a panic it is begun again.
-pub async fn supervise(task: BackgroundTask, mut begin: impl AsyncFnMut()) {
+/// Runs a background task until it returns; after a panic it is restarted.
+pub async fn supervise(task: BackgroundTask, mut run: impl AsyncFnMut()) {
     let mut pauses = RestartBackoff::default();
     loop {
         let began = Instant::now();
         let mut panicked = None;
-        {
-            let mut running = pin!(begin());
-            poll_fn(|context| {
-                poll_catching_panic(running.as_mut(), context, |panic| panicked = Some(panic))
-            })
-            .await;
-        }
+        isolated(Box::pin(run()), |panic| panicked = Some(panic)).await;
         let Some(panic) = panicked else { return };
         let pause = pauses.next(began.elapsed());
         task.note(&panic, pause);
@@ -98,7 +78,7 @@ pub async fn supervise(task: BackgroundTask, mut begin: impl AsyncFnMut()) {
     }
 }
 
-/// The same on a thread of its own.
+/// As [`supervise`], on a thread of its own.
 pub(super) fn supervise_thread(task: BackgroundTask, mut run: impl FnMut()) {
     let mut pauses = RestartBackoff::default();
     loop {
@@ -112,8 +92,7 @@ pub(super) fn supervise_thread(task: BackgroundTask, mut run: impl FnMut()) {
     }
 }
 
-/// Does something that may block, on a thread for that. A panic in it goes on here; `None` where the process is about to
-/// end.
+/// Runs blocking work on a thread for that. A panic in it is resumed here; `None` if the process is about to end.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let done = tokio::task::spawn_blocking(|| catch_panic(work)).await;
     match done.ok()? {
@@ -123,30 +102,30 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 }
 
 impl BackgroundTask {
-    /// Counts a panic of it that was caught, and logs it. It goes on after `pause`.
+    /// Counts and logs a panic of this task; it is restarted after `pause`.
     pub fn note(self, panic: &CaughtPanic, pause: Duration) {
         PANICS[self as usize].fetch_add(1, Ordering::Relaxed);
-        let task = NAMES[self as usize];
+        let task = Self::LABELS[self as usize];
         tracing::error!(
             task,
             "background task panicked: {panic}; it goes on in {pause:?}"
         );
     }
 
-    /// Writes how often each kind has panicked.
+    /// Writes the panics of all kinds of tasks.
     pub fn describe_panics(page: &mut Exposition) {
-        for (name, count) in NAMES.iter().zip(&PANICS) {
+        for (name, count) in Self::LABELS.iter().zip(&PANICS) {
             page.sample(&TASK_PANICS_TOTAL, &[name], count.load(Ordering::Relaxed));
         }
     }
 }
 
-/// How long to wait before each new start.
+/// The pauses before restarts.
 #[derive(Debug, Default)]
 struct RestartBackoff(u32);
 
 impl RestartBackoff {
-    /// The next pause, after a run that took this long.
+    /// The next pause, after a run of this length.
     fn next(&mut self, ran: Duration) -> Duration {
         if ran >= LONGEST {
             self.0 = 0;
@@ -158,22 +137,22 @@ impl RestartBackoff {
 }
 
 const FIRST: Duration = Duration::from_millis(100);
-/// After a run as long as this, the pauses begin anew.
+/// The longest pause; after a run as long as this, the pauses start over.
 const LONGEST: Duration = Duration::from_secs(30);
 const DOUBLINGS: u32 = 9;
 
-/// A panic that was caught: what was said, and where.
+/// The message and place of a panic that was caught.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaughtPanic(Box<str>);
 
 thread_local! {
     /// Whether a panic on this thread will be caught by [`catch_panic`].
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
-    /// The last one that the hook left for [`catch_panic`].
+    /// The last panic, left by the hook for [`catch_panic`].
     static LAST: RefCell<Option<CaughtPanic>> = const { RefCell::new(None) };
 }
 
-/// From now on panics that are caught are told by whoever catches them, and all others in one line on standard error.
+/// Installs the panic hook: panics that are caught are logged where they are caught, all others on standard error.
 pub fn install_hook() {
     std::panic::set_hook(Box::new(|info| {
         let panic = CaughtPanic::new(info.payload(), info.location());
@@ -186,43 +165,43 @@ pub fn install_hook() {
             stamp::now().0.slashed,
             thread.name().unwrap_or("without a name"),
         );
-        // Not through the log: one of its locks may be held here. Where standard error is closed, nobody can be told.
+        // Not to the log: one of its locks may be held here. Nothing can be done where standard error is closed.
         let _written = io::stderr().write_all(line.as_bytes());
     }));
 }
 
-/// Does something; a panic in it is an error.
+/// Runs `work`; a panic in it becomes an error.
 ///
 /// # Errors
 /// When it panics.
 pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     let before = CAUGHT.replace(true);
-    // What a panic leaves half done is dropped, or guarded by locks that are free again.
+    // State that a panic leaves half changed is dropped, or guarded by locks that are free again.
     let done = catch_unwind(AssertUnwindSafe(work));
     CAUGHT.set(before);
     done.map_err(|payload| {
-        let told = LAST.take();
-        told.unwrap_or_else(|| CaughtPanic::new(&*payload, None))
+        let panic = LAST.take();
+        panic.unwrap_or_else(|| CaughtPanic::new(&*payload, None))
     })
 }
 
-/// Polls a future; after a panic in it the result is what `failed` makes of that, and the future must not be polled again.
+/// Polls a future. After a panic in it, `failed` makes the result, and the future must not be polled again.
 pub fn poll_catching_panic<F: Future>(
     future: Pin<&mut F>,
     context: &mut Context<'_>,
     failed: impl FnOnce(CaughtPanic) -> F::Output,
 ) -> Poll<F::Output> {
     let mut polled = Poll::Pending;
-    // Written in place: to return it would copy it once more.
+    // Written in place, because a return value would be copied once more.
     if let Err(panic) = catch_panic(|| polled = future.poll(context)) {
         polled = Poll::Ready(failed(panic));
     }
     polled
 }
 
-/// Runs a task that others do not depend on, such as a connection; a panic ends only the task, and is logged by `tell`.
-// Boxed by the caller: an `async fn` keeps room for its argument beside what it makes of it.
-pub async fn isolated<F>(mut task: Pin<Box<F>>, tell: impl FnOnce(CaughtPanic))
+/// Runs a task on which no other depends, such as a connection. A panic ends only the task; `log` is called with it.
+// Boxed by the caller, because an `async fn` keeps room for its argument beside the pinned copy.
+pub async fn isolated<F>(mut task: Pin<Box<F>>, log: impl FnOnce(CaughtPanic))
 where
     F: Future<Output = ()>,
 {
@@ -230,7 +209,7 @@ where
     poll_fn(|context| poll_catching_panic(task.as_mut(), context, |panic| panicked = Some(panic)))
         .await;
     if let Some(panic) = panicked {
-        tell(panic);
+        log(panic);
     }
 }
 
@@ -272,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_panics_is_begun_again_and_counted() {
+    async fn a_task_that_panics_is_restarted_and_counted() {
         let before = panics("heartbeat");
         let began = Instant::now();
         let mut starts = Vec::new();
@@ -287,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_on_a_thread_for_what_blocks_is_one_of_the_task() {
+    async fn a_panic_of_blocking_work_restarts_its_task() {
         let mut runs = 0;
         supervise(BackgroundTask::Certificates, async || {
             runs += 1;
@@ -300,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_goes_on_after_a_panic() {
+    fn a_thread_is_restarted_after_a_panic() {
         let mut runs = 0;
         supervise_thread(BackgroundTask::Log, || {
             runs += 1;
@@ -310,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_their_longest_and_begin_anew_after_a_long_run() {
+    fn pauses_grow_and_start_over_after_a_long_run() {
         let mut pauses = RestartBackoff::default();
         let short = Duration::ZERO;
         let millis: Vec<_> = (0..11).map(|_| pauses.next(short).as_millis()).collect();
@@ -332,7 +311,7 @@ mod panics_tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_error_and_says_what_it_said() {
+    fn a_panic_becomes_an_error_with_its_message() {
         assert_eq!(catch_panic(|| 5), Ok(5));
         let panic = catch_panic(|| panic!("on line\n{}", 2))
             .unwrap_err()
@@ -344,7 +323,7 @@ mod panics_tests {
     }
 
     #[tokio::test]
-    async fn a_future_that_panics_is_ready_with_its_failure() {
+    async fn a_future_that_panics_is_ready_with_an_error() {
         let mut future = pin!(async {
             tokio::task::yield_now().await;
             panic!("later")

@@ -4,13 +4,8 @@
 //! 2026/11/16 01:58:24 [error] 4242#4243: message key=value
 //! ```
 //!
-//! Lines are bounded and carry no control characters: much of what is logged was written by a client.
-//!
-//! A complaint that may come a million times a second and is written once a minute.
-//!
-//! What the error log says of the request that something befell, in nginx's words and order.
-//!
-//! Log readers (fail2ban and others) match these lines whole, so they are nginx's to the comma.
+//! Lines are bounded and have no control characters, because clients write much of what is logged. A line about a request
+//! or a connection has nginx's words in nginx's order, to the comma: tools such as fail2ban match whole lines.
 
 use std::fmt::Write;
 use std::io::Write as _;
@@ -37,19 +32,19 @@ use crate::clock::Millis;
 use crate::message::{self, ClientConnection, RequestRecord};
 use crate::text::escape_log;
 
-/// Keeps the logs going; writes what is left when dropped.
+/// Keeps the logs open; writes the lines that are left when dropped.
 #[derive(Debug)]
 #[must_use = "dropping it closes the logs"]
 pub struct LogGuard {
     writer: LogWriter,
 }
 
-/// Starts the error log at `level`, or as the variable `RUST_LOG` says.
+/// Starts the error log at `level`, or at the one of the variable `RUST_LOG`.
 ///
 /// # Errors
-/// When standard error cannot be had or no thread can be started.
+/// When standard error is closed or no thread can be started.
 pub fn start_error_log(level: Level) -> io::Result<LogGuard> {
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = Arc::new(RwLock::new(writer.open(NAME, Destination::Stderr)?));
     let own = std::env::var("RUST_LOG").ok().filter(|own| !own.is_empty());
     let own = own.map(EnvFilter::try_new);
@@ -58,7 +53,7 @@ pub fn start_error_log(level: Level) -> io::Result<LogGuard> {
         _ => at(level),
     };
     let (filter, handle) = reload::Layer::new(filter);
-    // Whoever has set a subscriber before keeps it, and its level.
+    // A subscriber that is set already stays, with its level.
     let set =
         tracing::subscriber::set_global_default(subscriber(filter, LineWriter(Arc::clone(&sink))));
     if set.is_ok() {
@@ -73,7 +68,7 @@ pub fn start_error_log(level: Level) -> io::Result<LogGuard> {
     Ok(LogGuard { writer })
 }
 
-/// From now on the error log is written at this level, unless `RUST_LOG` says which.
+/// Sets the level of the error log, unless `RUST_LOG` does.
 pub fn set_level(level: Level) {
     if let Some(handle) = LEVEL.get()
         && let Err(error) = handle.reload(at(level))
@@ -82,7 +77,7 @@ pub fn set_level(level: Level) {
     }
 }
 
-/// Where the error log goes, open.
+/// An open destination of the error log.
 #[derive(Debug)]
 pub struct ErrorDestination(LogSink);
 
@@ -103,8 +98,8 @@ impl ErrorDestination {
         })
     }
 
-    /// From now on lines go there.
-    pub fn use_from_now_on(self) {
+    /// Makes this the destination of the error log.
+    pub fn activate(self) {
         if let Some(sink) = SINK.get() {
             *sink.write() = self.0;
         }
@@ -126,14 +121,14 @@ where
 }
 
 fn at(level: Level) -> EnvFilter {
-    // What h2 says of frames is of use to nobody but its makers; what matters of it we say ourselves.
+    // h2 logs every frame; what matters of them is logged by weir.
     let quiet = "h2=off".parse();
     let filter = EnvFilter::default().add_directive(level.into());
     quiet.into_iter().fold(filter, EnvFilter::add_directive)
 }
 
 impl LogGuard {
-    /// Where the process's logs are written.
+    /// The writer of all logs.
     pub fn writer(&self) -> &LogWriter {
         &self.writer
     }
@@ -145,7 +140,7 @@ impl Drop for LogGuard {
     }
 }
 
-/// Hands each line to the sink whole.
+/// Writes each line to the sink whole.
 #[derive(Debug)]
 struct LineWriter(Arc<RwLock<LogSink>>);
 
@@ -162,7 +157,7 @@ impl io::Write for &LineWriter {
         if self.0.read().push(line) {
             return Ok(line.len());
         }
-        // The last words of a process that has closed its logs.
+        // The process is ending and has closed its logs.
         io::stderr().write(line)
     }
 
@@ -171,7 +166,7 @@ impl io::Write for &LineWriter {
     }
 }
 
-/// An event as a line in nginx's manner.
+/// Formats an event as a line like nginx's.
 #[derive(Debug)]
 struct NginxFormat;
 
@@ -212,7 +207,7 @@ where
     }
 }
 
-/// The system's number for this thread; its process's where the system does not tell.
+/// The system's number of this thread; the process's where that is unknown.
 fn thread_number() -> u32 {
     thread_local! {
         static NUMBER: u32 = std::fs::read_link("/proc/thread-self")
@@ -300,45 +295,45 @@ impl<W: Write> Write for Plain<'_, W> {
 
 const NAME: &str = "error";
 
-/// How long the logs may take for their last lines at exit.
+/// How long writing the last lines may take at exit.
 const AT_EXIT: Duration = Duration::from_secs(2);
 
-/// Most of a line that is written, in bytes: nginx's number, less what stands before and after.
+/// The longest message, in bytes: nginx's number, less the prefix.
 const MAX_LINE: usize = 2048 - 64;
 
-/// Counts what happens and says when to speak of it.
+/// Counts events of one kind and limits the lines about them to one a minute.
 #[derive(Debug, Default)]
 pub struct RateLimitedLog {
     total: AtomicU64,
-    told: AtomicU64,
+    logged: AtomicU64,
     next: AtomicU64,
 }
 
 impl RateLimitedLog {
-    /// Of something that has not happened yet.
+    /// No event yet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
             total: AtomicU64::new(0),
-            told: AtomicU64::new(0),
+            logged: AtomicU64::new(0),
             next: AtomicU64::new(0),
         }
     }
 
-    /// It happened so often elsewhere, and was spoken of there.
+    /// Adds events that were logged elsewhere.
     pub fn add(&self, times: u64) {
         self.total.fetch_add(times, Ordering::Relaxed);
-        self.told.fetch_add(times, Ordering::Relaxed);
+        self.logged.fetch_add(times, Ordering::Relaxed);
     }
 
-    /// It happened once more; `Some` with how often since it was last spoken of, when it is time to.
+    /// Counts an event; `Some` with the number of events since the last line, when one is due.
     pub fn note(&self, now: Millis) -> Option<u64> {
         let total = self.total.fetch_add(1, Ordering::Relaxed) + 1;
         let next = self.next.load(Ordering::Relaxed);
         if now.0 < next {
             return None;
         }
-        // One thread of all that come here at the same time wins and speaks.
+        // Of all threads that come here at the same time, one logs.
         self.next
             .compare_exchange(
                 next,
@@ -347,11 +342,11 @@ impl RateLimitedLog {
                 Ordering::Relaxed,
             )
             .ok()?;
-        let told = self.told.swap(total, Ordering::Relaxed);
-        Some(total.saturating_sub(told))
+        let logged = self.logged.swap(total, Ordering::Relaxed);
+        Some(total.saturating_sub(logged))
     }
 
-    /// How often it happened in all.
+    /// All events.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
@@ -361,8 +356,8 @@ impl RateLimitedLog {
 /// Between two lines, in milliseconds.
 const PAUSE: u64 = 60_000;
 
-/// A line about a request: `*CONNECTION message, client: …, server: …, request: "…", upstream: "…", host: "…"`, the upstream
-/// by its address or name where one was asked.
+/// A line about a request: `*CONNECTION message, client: …, server: …, request: "…", upstream: "…", host: "…"`, with the
+/// upstream's address or name where there is one.
 #[must_use]
 pub fn about(
     message: fmt::Arguments<'_>,
@@ -392,7 +387,7 @@ pub fn about(
     }
     if let (Some(upstream), Some(proxy_pass)) = (upstream, &record.proxy_pass) {
         let scheme = proxy_pass.tls.map_or("http", |_| "https");
-        // A path of a socket has no end of its own.
+        // nginx writes a colon behind the path of a socket.
         let end = if upstream.starts_with("unix:") {
             ":"
         } else {
@@ -417,8 +412,8 @@ pub fn about(
     line
 }
 
-/// A line about a connection on which no request has come: `*CONNECTION message, client: …, server: …`, the server by the
-/// address that was connected to.
+/// A line about a connection without a request: `*CONNECTION message, client: …, server: …`, with the local address as the
+/// server.
 #[must_use]
 pub fn about_connection(message: fmt::Arguments<'_>, client: &ClientConnection) -> String {
     let (number, address) = (client.serial, client.latest_client());
@@ -428,7 +423,7 @@ pub fn about_connection(message: fmt::Arguments<'_>, client: &ClientConnection) 
     }
 }
 
-/// Takes text from outside into a line, so that it can neither end it nor act on a terminal.
+/// Escapes text from outside, so that it can neither end a line nor control a terminal.
 struct EscapedText<'a>(&'a mut Vec<u8>);
 
 impl io::Write for EscapedText<'_> {
@@ -474,7 +469,7 @@ mod tests {
         String::from_utf8(caught.0.lock().clone()).unwrap()
     }
 
-    /// The line without its time, whose shape is checked, and without who writes it.
+    /// The line without its time, whose shape is checked, and without its process and thread.
     fn after_time(line: &str) -> String {
         let (time, rest) = line.split_at_checked(20).unwrap();
         let shape: String = (time.chars())
@@ -487,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_looks_like_nginx_s() {
+    fn an_event_is_a_line_like_nginxs() {
         let text = caught(Level::INFO, || {
             tracing::error!(port = 80, path = "/a b", name = "x", "cannot listen");
         });
@@ -504,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_write_lines_of_its_own() {
+    fn control_characters_of_clients_are_escaped() {
         let text = caught(Level::INFO, || {
             tracing::info!(agent = %"x\n2026/01/01 00:00:00 [error] y\x1b[2J", "a\r\nb\u{9b}c");
         });
@@ -538,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_the_level_is_not_written() {
+    fn events_below_the_level_are_not_written() {
         let text = caught(Level::WARN, || {
             tracing::info!("quiet");
             tracing::debug!(target: "hyper::proto", "quieter");
@@ -554,7 +549,7 @@ mod warning_tests {
     use super::*;
 
     #[test]
-    fn it_speaks_at_once_and_then_once_a_minute_with_the_number() {
+    fn a_line_is_due_at_once_and_then_once_a_minute() {
         let warning = RateLimitedLog::default();
         assert_eq!(warning.note(Millis(5)), Some(1));
         assert_eq!(warning.note(Millis(6)), None);
@@ -573,7 +568,7 @@ mod context_tests {
     use crate::config::plan::ProxyPass;
 
     #[test]
-    fn a_line_is_nginxs() {
+    fn a_line_about_a_request_is_nginxs() {
         let fields = [("host", "localhost"), ("referer", "http://a/\"b")];
         let mut record = message::testing::request("GET", "/one/a?b", &fields);
         let server = record.server().name.clone();

@@ -1,19 +1,13 @@
-//! Where log lines go, without anybody on the request path ever waiting for it.
+//! Writes log lines to files, standard error and standard output; a thread that logs never waits.
 //!
-//! Each thread appends to a buffer of its own; each destination has a thread that empties the buffers a few
-//! dozen times a second. A thread per destination rather than one for all: a standard output that nobody
-//! reads blocks its writer, and must not take the error log along. When a buffer is full its lines are
-//! dropped and counted, because memory is bounded and traffic goes first.
+//! Each thread appends to a buffer of its own; each destination has a thread that empties the buffers a few dozen times a
+//! second. Each destination has its own thread, because a standard output without a reader blocks the thread that writes to
+//! it, and must not block the error log. When a buffer is full, its lines are dropped and counted: memory is bounded, and
+//! traffic goes first.
 //!
-//! The lines of one thread on their way to one log.
-//!
-//! A lock per thread rather than a shared queue: its owner is alone with it but for the moment in which the
-//! writing thread swaps the full buffer for an empty one.
-//!
-//! The thread that writes one log.
-//!
-//! Woken by the first line, it waits a moment for more, so that a busy proxy makes a few dozen writes a
-//! second, not one a request. No failure ends it: a full disk has room again some day.
+//! A buffer is locked by its owner alone but for the moment in which the writing thread swaps it for an empty one. The
+//! writing thread is woken by the first line and waits a moment for more, so that a busy proxy makes a few dozen writes a
+//! second instead of one a request. No error ends it: a full disk may have room again.
 
 #[cfg(test)]
 #[path = "tests/log_writer.rs"]
@@ -48,7 +42,7 @@ pub struct LogWriter {
     open: Arc<Mutex<Vec<OpenLog>>>,
 }
 
-/// One log, as seen by those who write lines to it. Closed when the last of its handles is dropped.
+/// A handle to write lines to one log, which is closed with the last handle.
 #[derive(Debug, Clone)]
 pub struct LogSink(Arc<LogHandle>);
 
@@ -72,23 +66,23 @@ struct OpenLog {
 #[derive(Debug)]
 struct LogHandle(Arc<LogShared>);
 
-/// What a log's writing thread and its users share.
+/// What the writing thread and the handles of a log share.
 #[derive(Debug)]
 struct LogShared {
     name: &'static str,
     destination: Destination,
     buffers: LogBuffers,
-    orders: Mutex<LogCommands>,
-    /// Rings for the writing thread when there is something to do.
-    bell: Condvar,
-    /// Rings for those who wait until something is done.
+    commands: Mutex<LogCommands>,
+    /// Wakes the writing thread.
+    wake: Condvar,
+    /// Wakes the threads that wait for a flush.
     done: Condvar,
     dropped: AtomicU64,
     failed: AtomicU64,
 }
 
-/// What the writing thread is asked to do.
-#[derive(Debug, Default)]
+/// What the writing thread has to do.
+#[derive(Debug, Clone, Copy, Default)]
 struct LogCommands {
     write: bool,
     reopen: bool,
@@ -99,20 +93,14 @@ struct LogCommands {
 }
 
 impl LogWriter {
-    /// Nothing is open yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Opens a log. `name` is what it is called in messages and metrics (`access`, `error`); a destination that is
-    /// open already is shared.
+    /// Opens a log. `name` is its name in messages and metrics (`access`, `error`); a destination that is open already is
+    /// shared.
     ///
     /// # Errors
     /// When the file cannot be opened, or no thread can be started.
     pub fn open(&self, name: &'static str, destination: Destination) -> io::Result<LogSink> {
         let mut open = self.open.lock();
-        open.retain(|log| !log.shared.orders.lock().stopped);
+        open.retain(|log| !log.shared.commands.lock().stopped);
         let known = open
             .iter()
             .filter(|log| log.shared.destination == destination)
@@ -126,46 +114,46 @@ impl LogWriter {
         Ok(sink)
     }
 
-    /// Opens every file again by its path, as after a log was rotated. Lines written before this call still go to the
-    /// old file; none is lost.
+    /// Opens every file again by its path, as after log rotation. Lines from before this call go to the old file; none is
+    /// lost.
     pub fn reopen(&self) {
         for log in self.open.lock().iter() {
-            log.shared.order(|orders| orders.reopen = true);
+            log.shared.command(|commands| commands.reopen = true);
         }
     }
 
-    /// Waits until every line of before this call is written; `false` if that takes longer than `within`.
+    /// Waits until all lines from before this call are written; `false` if that takes longer than `within`.
     pub fn flush(&self, within: Duration) -> bool {
         let clock = Clock::machine();
         let asked: Vec<_> = (self.open.lock().iter())
             .map(|log| {
-                let asked = log.shared.order(|orders| {
-                    orders.flushes_asked += 1;
-                    orders.flushes_asked
+                let asked = log.shared.command(|commands| {
+                    commands.flushes_asked += 1;
+                    commands.flushes_asked
                 });
                 (Arc::clone(&log.shared), asked)
             })
             .collect();
         asked.iter().all(|(shared, asked)| {
             let left = within.saturating_sub(Duration::from_millis(clock.now().0));
-            shared.wait(left, |orders| {
-                orders.flushes_done >= *asked || orders.stopped
+            shared.wait(left, |commands| {
+                commands.flushes_done >= *asked || commands.stopped
             })
         })
     }
 
-    /// Writes what is left and closes everything; `false` if that takes longer than `within`.
+    /// Writes the lines that are left and closes all logs; `false` if that takes longer than `within`.
     pub fn flush_and_stop(&self, within: Duration) -> bool {
         let clock = Clock::machine();
         let logs: Vec<_> = std::mem::take(&mut *self.open.lock());
-        // The last opened goes first: the error log, opened before all others, is there for what they report.
+        // The last opened goes first: the error log was opened before all others and logs their errors.
         logs.iter().rev().fold(true, |all, log| {
-            log.shared.order(|orders| orders.stop = true);
+            log.shared.command(|commands| commands.stop = true);
             let left = within.saturating_sub(Duration::from_millis(clock.now().0));
-            // One log that is stuck must not take the others' last lines with it.
+            // A blocked log must not cost the others their last lines.
             let stopped = log
                 .shared
-                .wait(left.max(LAST_CHANCE), |orders| orders.stopped);
+                .wait(left.max(LAST_CHANCE), |commands| commands.stopped);
             if !stopped {
                 let (name, to) = (log.shared.name, &log.shared.destination);
                 tracing::warn!("the {name} log's last lines could not be written to {to} in time");
@@ -174,98 +162,73 @@ impl LogWriter {
         })
     }
 
-    /// Lines lost so far by the logs that are open, because they came too fast or could not be written.
+    /// Lines lost so far by the open logs: dropped, or failed to be written.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        let lost = |log: &OpenLog| {
-            let LogShared {
-                dropped, failed, ..
-            } = &*log.shared;
-            dropped.load(Ordering::Relaxed) + failed.load(Ordering::Relaxed)
-        };
-        self.open.lock().iter().map(lost).sum()
+        let open = self.open.lock();
+        let lost = open.iter().map(|log| log.shared.lost());
+        lost.map(|lost| lost.dropped + lost.failed).sum()
     }
 
-    /// Writes what was lost.
+    /// Writes the metrics of all open logs.
     pub fn describe(&self, page: &mut Exposition) {
         let open = self.open.lock();
-        // One that was closed may have a namesake by now, and no metric may stand there twice.
-        let open = open.iter().filter(|log| !log.shared.orders.lock().stopped);
+        // A closed log may have a successor of the same name, and no series may be written twice.
+        let open = open
+            .iter()
+            .filter(|log| !log.shared.commands.lock().stopped);
         for log in open {
-            let labels = [log.shared.name];
-            page.sample(
-                &LOG_LINES_DROPPED_TOTAL,
-                &labels,
-                log.shared.dropped.load(Ordering::Relaxed),
-            );
-            page.sample(
-                &LOG_LINES_FAILED_TOTAL,
-                &labels,
-                log.shared.failed.load(Ordering::Relaxed),
-            );
+            let (labels, lost) = ([log.shared.name], log.shared.lost());
+            page.sample(&LOG_LINES_DROPPED_TOTAL, &labels, lost.dropped);
+            page.sample(&LOG_LINES_FAILED_TOTAL, &labels, lost.failed);
         }
     }
 }
 
 impl LogSink {
-    /// Hands over whole lines, each with its newline. Never waits; what does not fit is dropped and counted.
+    /// Writes whole lines, each with its newline. Never waits; lines without room are dropped and counted.
     ///
-    /// `false` once the log is closed: nobody will write this.
+    /// `false` once the log is closed.
     pub fn push(&self, lines: &[u8]) -> bool {
         let shared = &self.0.0;
-        match shared.buffers.push(lines) {
-            PushResult::Added => true,
-            PushResult::Closed => {
-                shared.drop_lines(lines);
-                false
-            }
-            PushResult::First => {
-                shared.order(|orders| orders.write = true);
-                true
-            }
-            PushResult::Full => {
-                shared.drop_lines(lines);
-                true
+        let pushed = shared.buffers.push(lines);
+        match pushed {
+            PushResult::Added => {}
+            PushResult::First => shared.command(|commands| commands.write = true),
+            PushResult::Closed | PushResult::Full => {
+                let lines = count_lines(lines);
+                shared.dropped.fetch_add(lines, Ordering::Relaxed);
             }
         }
-    }
-
-    /// Lines dropped so far: handed over faster than they could be written.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.0.0.dropped.load(Ordering::Relaxed)
-    }
-
-    /// Lines lost so far because writing failed.
-    #[must_use]
-    pub fn failed(&self) -> u64 {
-        self.0.0.failed.load(Ordering::Relaxed)
+        pushed != PushResult::Closed
     }
 }
 
 impl Drop for LogHandle {
     fn drop(&mut self) {
-        self.0.order(|orders| orders.stop = true);
+        self.0.command(|commands| commands.stop = true);
     }
 }
 
 impl LogShared {
-    fn order<R>(&self, give: impl FnOnce(&mut LogCommands) -> R) -> R {
-        let result = give(&mut self.orders.lock());
-        self.bell.notify_one();
+    fn command<R>(&self, change: impl FnOnce(&mut LogCommands) -> R) -> R {
+        let result = change(&mut self.commands.lock());
+        self.wake.notify_one();
         result
     }
 
     fn wait(&self, within: Duration, until: impl Fn(&LogCommands) -> bool) -> bool {
-        let mut orders = self.orders.lock();
+        let mut commands = self.commands.lock();
         self.done
-            .wait_while_for(&mut orders, |orders| !until(orders), within);
-        until(&orders)
+            .wait_while_for(&mut commands, |commands| !until(commands), within);
+        until(&commands)
     }
 
-    fn drop_lines(&self, lines: &[u8]) {
-        self.dropped
-            .fetch_add(count_lines(lines), Ordering::Relaxed);
+    fn lost(&self) -> LostLines {
+        LostLines {
+            dropped: self.dropped.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -277,8 +240,8 @@ impl Destination {
                 .create(true)
                 .mode(0o644)
                 .open(path),
-            // Descriptors of our own: std's handles hold a lock while they write, and one blocked here would block
-            // whoever prints a word.
+            // Descriptors of our own: std's handles hold a lock while they write, and a blocked one would block every
+            // thread that prints.
             Self::Stderr => Ok(io::stderr().as_fd().try_clone_to_owned()?.into()),
             Self::Stdout => Ok(io::stdout().as_fd().try_clone_to_owned()?.into()),
         }
@@ -305,16 +268,16 @@ fn start(
         name,
         destination,
         buffers: LogBuffers::new(bound),
-        orders: Mutex::default(),
-        bell: Condvar::new(),
+        commands: Mutex::default(),
+        wake: Condvar::new(),
         done: Condvar::new(),
         dropped: AtomicU64::new(0),
         failed: AtomicU64::new(0),
     });
-    let mut pen = LogThread::new(Arc::clone(&shared), file);
+    let mut thread = LogThread::new(Arc::clone(&shared), file);
     std::thread::Builder::new()
         .name(format!("log-{name}"))
-        .spawn(move || supervise_thread(BackgroundTask::Log, || pen.run()))?;
+        .spawn(move || supervise_thread(BackgroundTask::Log, || thread.run()))?;
     let handle = Arc::new(LogHandle(Arc::clone(&shared)));
     let log = OpenLog {
         handle: Arc::downgrade(&handle),
@@ -327,13 +290,13 @@ fn count_lines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Most that waits to be written, in bytes, for each thread and log.
+/// The most that waits to be written for each thread and log, in bytes.
 const BOUND: usize = 4 << 20;
 
-/// What every log gets for its last lines, however late it is.
+/// The least time that every log has for its last lines.
 const LAST_CHANCE: Duration = Duration::from_millis(100);
 
-/// The buffers of one log, one for each thread that ever wrote to it.
+/// The buffers of one log, one for each thread that has written to it.
 #[derive(Debug)]
 struct LogBuffers {
     id: u64,
@@ -354,16 +317,16 @@ struct PendingLines {
     closed: bool,
 }
 
-/// What became of a line.
+/// The result of appending lines to a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PushResult {
-    /// It waits behind others.
+    /// The buffer has lines already.
     Added,
-    /// Nobody empties this buffer any more.
+    /// The log is closed.
     Closed,
-    /// It is the first to wait: somebody has to be told.
+    /// The buffer was empty: the writing thread has to be woken.
     First,
-    /// There was no room.
+    /// There is no room.
     Full,
 }
 
@@ -387,30 +350,30 @@ impl LogBuffers {
             if let Some((_, buffer)) = mine.iter().find(|(id, _)| *id == self.id) {
                 return buffer.push(lines);
             }
-            // Held by nobody but this thread: its log is gone.
+            // A buffer that only this thread holds belongs to a log that is gone.
             mine.retain(|(_, buffer)| Arc::strong_count(buffer) > 1);
             let buffer = self.register();
             let taken = buffer.push(lines);
             mine.push((self.id, buffer));
             taken
         });
-        // A thread that is ending has lost its buffers already; one made for a single line goes the same way.
+        // A thread that is ending has lost its buffers already and gets one for a single line.
         taken.unwrap_or_else(|_| self.register().push(lines))
     }
 
-    /// Fills `turn` with the buffers to be emptied, forgetting those whose threads are gone.
-    fn collect(&self, turn: &mut Vec<Arc<LogBuffer>>) {
+    /// Collects the buffers to be emptied, and drops those whose threads are gone.
+    fn collect(&self, batch: &mut Vec<Arc<LogBuffer>>) {
         if let Some(all) = &mut *self.all.lock() {
             all.retain(|buffer| {
                 Arc::strong_count(buffer) > 1 || !buffer.lines.lock().bytes.is_empty()
             });
-            turn.extend(all.iter().map(Arc::clone));
+            batch.extend(all.iter().map(Arc::clone));
         }
     }
 
     /// As [`LogBuffers::collect`], for the last time: no thread gets a buffer after this.
-    fn close(&self, turn: &mut Vec<Arc<LogBuffer>>) {
-        turn.extend(self.all.lock().take().into_iter().flatten());
+    fn close(&self, batch: &mut Vec<Arc<LogBuffer>>) {
+        batch.extend(self.all.lock().take().into_iter().flatten());
     }
 
     fn register(&self) -> Arc<LogBuffer> {
@@ -430,7 +393,7 @@ impl LogBuffers {
 }
 
 impl LogBuffer {
-    /// Takes what is there, leaving the empty `spare` with its memory in place of it.
+    /// Takes the lines, and leaves the empty `spare` with its memory in their place.
     fn swap(&self, spare: &mut Vec<u8>) {
         std::mem::swap(&mut self.lines.lock().bytes, spare);
     }
@@ -465,36 +428,29 @@ impl LogBuffer {
 struct LogThread {
     shared: Arc<LogShared>,
     file: File,
-    /// The last write broke off inside a line.
+    /// The last write ended inside a line.
     torn: bool,
-    /// What the last failure was.
+    /// The last error.
     error: Option<io::Error>,
-    turn: Vec<Arc<LogBuffer>>,
+    batch: Vec<Arc<LogBuffer>>,
     spare: Vec<u8>,
     clock: Clock,
-    losses: DroppedLines,
+    losses: LossReport,
 }
 
-/// What was lost and not told yet.
+/// Which lost lines were logged, and when.
 #[derive(Debug, Default)]
-struct DroppedLines {
-    told_at: Option<Millis>,
-    told: DroppedCount,
-    seen: DroppedCount,
+struct LossReport {
+    logged_at: Option<Millis>,
+    logged: LostLines,
+    seen: LostLines,
 }
 
+/// Lines that were not written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct DroppedCount {
+struct LostLines {
     dropped: u64,
     failed: u64,
-}
-
-/// What has to be done this time.
-#[derive(Debug)]
-struct LogTask {
-    reopen: bool,
-    stop: bool,
-    flushes: u64,
 }
 
 impl LogThread {
@@ -504,14 +460,14 @@ impl LogThread {
             file,
             torn: false,
             error: None,
-            turn: Vec::new(),
+            batch: Vec::new(),
             spare: Vec::new(),
             clock: Clock::machine(),
-            losses: DroppedLines::default(),
+            losses: LossReport::default(),
         }
     }
 
-    /// Writes until it is told to stop and nothing is left.
+    /// Writes until it has to stop and nothing is left.
     fn run(&mut self) {
         loop {
             let task = self.wait();
@@ -519,10 +475,10 @@ impl LogThread {
             if task.reopen {
                 self.reopen();
             }
-            self.tell_losses(task.stop);
-            let mut orders = self.shared.orders.lock();
-            orders.flushes_done = task.flushes;
-            orders.stopped = task.stop;
+            self.log_losses(task.stop);
+            let mut commands = self.shared.commands.lock();
+            commands.flushes_done = task.flushes_asked;
+            commands.stopped = task.stop;
             self.shared.done.notify_all();
             if task.stop {
                 return;
@@ -530,34 +486,38 @@ impl LogThread {
         }
     }
 
-    fn wait(&self) -> LogTask {
-        let mut orders = self.shared.orders.lock();
-        let bell = &self.shared.bell;
+    fn wait(&self) -> LogCommands {
+        let mut commands = self.shared.commands.lock();
+        let wake = &self.shared.wake;
         match self.losses.due_in(self.clock.now()) {
             Some(due) => {
-                bell.wait_while_for(&mut orders, |orders| !orders.write && !orders.urgent(), due);
+                wake.wait_while_for(
+                    &mut commands,
+                    |commands| !commands.write && !commands.urgent(),
+                    due,
+                );
             }
-            None => bell.wait_while(&mut orders, |orders| !orders.write && !orders.urgent()),
+            None => wake.wait_while(&mut commands, |commands| {
+                !commands.write && !commands.urgent()
+            }),
         }
-        bell.wait_while_for(&mut orders, |orders| !orders.urgent(), GATHER);
-        // Before the buffers are emptied: a line that comes after that gives the order anew.
-        orders.write = false;
-        LogTask {
-            reopen: std::mem::take(&mut orders.reopen),
-            stop: orders.stop,
-            flushes: orders.flushes_asked,
-        }
+        wake.wait_while_for(&mut commands, |commands| !commands.urgent(), GATHER);
+        // Before the buffers are emptied: a line that comes after that sets it again.
+        commands.write = false;
+        let task = *commands;
+        commands.reopen = false;
+        task
     }
 
     fn empty_buffers(&mut self, last: bool) {
-        let mut turn = std::mem::take(&mut self.turn);
+        let mut batch = std::mem::take(&mut self.batch);
         if last {
-            self.shared.buffers.close(&mut turn);
+            self.shared.buffers.close(&mut batch);
         } else {
-            self.shared.buffers.collect(&mut turn);
+            self.shared.buffers.collect(&mut batch);
         }
         let mut spare = std::mem::take(&mut self.spare);
-        for buffer in turn.drain(..) {
+        for buffer in batch.drain(..) {
             if last {
                 buffer.close(&mut spare);
             } else {
@@ -568,7 +528,7 @@ impl LogThread {
             spare.shrink_to(KEEP);
         }
         self.spare = spare;
-        self.turn = turn;
+        self.batch = batch;
     }
 
     fn write(&mut self, lines: &[u8]) {
@@ -603,11 +563,8 @@ impl LogThread {
         }
     }
 
-    fn tell_losses(&mut self, last: bool) {
-        let total = DroppedCount {
-            dropped: self.shared.dropped.load(Ordering::Relaxed),
-            failed: self.shared.failed.load(Ordering::Relaxed),
-        };
+    fn log_losses(&mut self, last: bool) {
+        let total = self.shared.lost();
         let Some(lost) = self.losses.take(total, self.clock.now(), last) else {
             return;
         };
@@ -630,48 +587,48 @@ impl LogThread {
 }
 
 impl LogCommands {
-    /// Whether there is something that cannot wait for more lines.
+    /// Whether there is a command that cannot wait for more lines.
     fn urgent(&self) -> bool {
         self.reopen || self.stop || self.flushes_asked > self.flushes_done
     }
 }
 
-impl DroppedLines {
-    /// What is to be told now, if anything: at most once a minute, but for the `last` time.
-    fn take(&mut self, total: DroppedCount, now: Millis, last: bool) -> Option<DroppedCount> {
+impl LossReport {
+    /// The lost lines to log now, if any: at most once a minute, but for the `last` time.
+    fn take(&mut self, total: LostLines, now: Millis, last: bool) -> Option<LostLines> {
         self.seen = total;
         let due = self.due_in(now)?;
         if !due.is_zero() && !last {
             return None;
         }
-        let lost = DroppedCount {
-            dropped: total.dropped - self.told.dropped,
-            failed: total.failed - self.told.failed,
+        let lost = LostLines {
+            dropped: total.dropped - self.logged.dropped,
+            failed: total.failed - self.logged.failed,
         };
-        self.told = total;
-        self.told_at = Some(now);
+        self.logged = total;
+        self.logged_at = Some(now);
         Some(lost)
     }
 
-    /// In how long something has to be told, if there is anything.
+    /// How long until there are lost lines to log, if there are any.
     fn due_in(&self, now: Millis) -> Option<Duration> {
-        if self.seen == self.told {
+        if self.seen == self.logged {
             return None;
         }
-        Some(self.told_at.map_or(Duration::ZERO, |told_at| {
-            TELL_EVERY.saturating_sub(now.since(told_at))
+        Some(self.logged_at.map_or(Duration::ZERO, |logged_at| {
+            LOG_EVERY.saturating_sub(now.since(logged_at))
         }))
     }
 }
 
-/// Writes everything, or says what went wrong and what was left by then.
+/// Writes all bytes; the error comes with the bytes that were not written.
 fn write_all<'a>(file: &mut File, mut bytes: &'a [u8]) -> Result<(), (io::Error, &'a [u8])> {
     while !bytes.is_empty() {
         match file.write(bytes) {
             Ok(0) => return Err((io::ErrorKind::WriteZero.into(), bytes)),
             Ok(written) => bytes = &bytes[written..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A terminal or pipe that somebody else has made non-blocking: we have the time to wait.
+            // A terminal or pipe that another process has made non-blocking: this thread has the time to wait.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(GATHER),
             Err(error) => return Err((error, bytes)),
         }
@@ -679,11 +636,11 @@ fn write_all<'a>(file: &mut File, mut bytes: &'a [u8]) -> Result<(), (io::Error,
     Ok(())
 }
 
-/// How long the first line waits for others.
+/// How long the first line waits for more.
 const GATHER: Duration = Duration::from_millis(25);
 
-/// Memory a buffer keeps when it is empty, in bytes: what a busy thread fills while lines are gathered.
+/// The memory that an empty buffer keeps, in bytes: what a busy thread fills between two writes.
 const KEEP: usize = 1 << 20;
 
-/// How often losses are told at most.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// The least time between two log lines about lost lines.
+const LOG_EVERY: Duration = Duration::from_secs(60);

@@ -1,8 +1,7 @@
-//! What we tell operators: the access log, the error log and the numbers.
+//! Access log, error log, metrics and traces, and the supervision of background tasks.
 //!
-//! One decision shapes the room: an event loop never waits for a log. Lines are handed to a [`LogWriter`],
-//! which takes them to their file on a thread of its own; when that thread cannot keep up, lines are
-//! dropped and counted, and traffic goes on.
+//! An event loop never waits for a log or a collector: lines and spans go to buffers that threads of their own write out.
+//! When such a thread cannot keep up, lines and spans are dropped and counted, and traffic goes on.
 
 mod access_log;
 mod background;
@@ -10,7 +9,10 @@ mod counters;
 mod error_log;
 mod log_writer;
 mod metrics;
+#[cfg(feature = "otel")]
+mod otlp;
 mod refusals;
+mod spans;
 mod stamp;
 pub mod traces;
 

@@ -1,8 +1,8 @@
 //! The last refusals and the reason for each.
 //!
-//! Every event loop writes down its own, in a ring that only it writes to, and no more than a few a second: in a flood
-//! they are all alike, and writing one down costs as much as answering it. What is left out is counted. Nobody is woken by
-//! them; who listens comes and looks.
+//! Every event loop records its own, in a ring that only it writes to, and no more than a few a second: in a flood they are
+//! all alike, and recording one costs as much as the response. Those that are not recorded are counted. No reader is
+//! notified; readers poll.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::clock::Millis;
 
-/// The process's own.
+/// The refusals of this process.
 pub static REFUSALS: RefusalLog = RefusalLog::new();
 
 /// The last refusals of all event loops.
@@ -25,7 +25,7 @@ pub struct RefusalLog {
 /// A request that was refused, or would have been.
 #[derive(Debug, Clone)]
 pub struct RefusalRecord {
-    /// One more than that of the refusal written down before it.
+    /// The number of the refusal, counted from 1.
     pub id: u64,
     /// Milliseconds since the Unix epoch.
     pub time: u64,
@@ -33,29 +33,29 @@ pub struct RefusalRecord {
     pub kind: &'static str,
     /// The zone that refused it.
     pub zone: Box<str>,
-    /// Its key there, as people read it.
+    /// Its key there as text.
     pub key: Option<Box<str>>,
-    /// Why, in a word.
+    /// The reason, in a word.
     pub reason: &'static str,
-    /// The same in a sentence.
+    /// The reason, in a sentence.
     pub detail: Box<str>,
     /// How far above its rate the key would have been, in requests.
     pub excess: Option<f64>,
-    /// When it may come back, in seconds.
+    /// The value of `Retry-After`, in seconds.
     pub retry_after: Option<f64>,
-    /// What it was answered with.
+    /// The status of the response.
     pub status: u16,
-    /// It was let pass: the limit is only tried out.
+    /// The request passed, because the limit is a dry run.
     pub dry_run: bool,
-    /// Who asked.
+    /// The client.
     pub client: Box<str>,
-    /// Of which server.
+    /// The server.
     pub server: Box<str>,
-    /// How.
+    /// The method.
     pub method: Box<str>,
-    /// By which name.
+    /// The host.
     pub host: Box<str>,
-    /// For what.
+    /// The path.
     pub path: Box<str>,
 }
 
@@ -73,7 +73,7 @@ impl RefusalLog {
         }
     }
 
-    /// Whether one that happens `now` is to be written down; if not, because there were enough of late, it is counted.
+    /// Whether a refusal that happens `now` is to be recorded; if there were enough of late, it is counted instead.
     #[inline]
     #[must_use]
     pub fn wants(&self, now: Millis) -> bool {
@@ -90,10 +90,10 @@ impl RefusalLog {
         false
     }
 
-    /// Writes one down.
+    /// Records a refusal.
     pub fn note(&self, make: impl FnOnce(u64) -> RefusalRecord) {
         let mut last = self.mine().last.lock();
-        // Numbered inside: who holds all rings sees no number before all that are less.
+        // Numbered under the lock: a reader that holds all rings sees no number before all smaller ones.
         let refused = make(self.next.fetch_add(1, Ordering::Relaxed));
         if last.len() >= KEPT {
             last.pop_front();
@@ -101,11 +101,11 @@ impl RefusalLog {
         last.push_back(refused);
     }
 
-    /// At most so many after the one with this number, the latest, oldest first.
+    /// The latest refusals after this number, at most `most`, oldest first.
     #[must_use]
     pub fn last(&self, after: u64, most: usize) -> Vec<RefusalRecord> {
         let mut found = Vec::new();
-        // All at once, or one that is written meanwhile would be passed over for good.
+        // All at once, or one that is recorded meanwhile would be missed for good.
         let rings = self.rings.each_ref().map(|ring| ring.last.lock());
         for last in &rings {
             found.extend(last.iter().filter(|it| it.id > after).cloned());
@@ -115,7 +115,7 @@ impl RefusalLog {
         found.split_off(found.len().saturating_sub(most))
     }
 
-    /// How many were counted and not written down.
+    /// How many refusals were not recorded.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         let rings = self.rings.iter();
@@ -141,17 +141,17 @@ impl RefusalRing {
 }
 
 thread_local! {
-    /// When a second began, and how many this thread has written down in it.
+    /// When a second started, and how many refusals this thread has recorded in it.
     static FLOOD: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// More loops than this share rings.
+/// The number of rings; more loops than this share them.
 const RINGS: usize = 32;
 
-/// How many a ring keeps.
+/// How many refusals a ring keeps.
 const KEPT: usize = 256;
 
-/// How many an event loop writes down in a second.
+/// How many refusals an event loop records in a second.
 const MOST_A_SECOND: u32 = 25;
 
 /// In milliseconds.
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_several_loops_come_in_order() {
+    fn refusals_of_several_loops_come_in_order() {
         let refusals = RefusalLog::new();
         std::thread::scope(|scope| {
             for _ in 0..4 {

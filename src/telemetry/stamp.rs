@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 
 use crate::clock::Clock;
 
-/// One second in local time, in the shapes the logs use.
+/// One second of local time, in the formats of the logs.
 #[derive(Debug, Default)]
 pub(super) struct LogTimestamp {
     unix: Option<u64>,
@@ -38,7 +38,7 @@ impl LogTimestamp {
     }
 }
 
-/// The present second, and the milliseconds into it.
+/// The current second, and the milliseconds into it.
 pub(super) fn now() -> (Rc<LogTimestamp>, u32) {
     thread_local! {
         static SECOND: RefCell<Rc<LogTimestamp>> = RefCell::default();
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_shapes_show_the_same_second() {
+    fn all_formats_show_the_same_second() {
         let second = LogTimestamp::at(1_794_794_304);
         assert_eq!(
             second.slashed.replace('/', "-"),

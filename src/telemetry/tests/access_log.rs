@@ -40,7 +40,7 @@ fn record(agent: Option<&[u8]>) -> RequestRecord {
 fn line(format: LogFormat, record: &RequestRecord) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let plan = plan::AccessLog {
         path: LogPath::File(path.clone()),
         format,
@@ -109,7 +109,7 @@ fn a_format_of_ones_own_shows_what_it_names() {
 
 #[test]
 fn sent_headers_are_only_asked_for_where_they_are_shown() {
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let needs = |format| {
         let path = LogPath::Stdout;
         let plan = plan::AccessLog { path, format };
@@ -192,7 +192,7 @@ fn a_log_that_cannot_be_opened_names_its_file() {
         path: LogPath::File("/nonexistent/weir/access.log".into()),
         format: LogFormat::Combined,
     };
-    let error = AccessLog::open(&plan, &LogWriter::new()).unwrap_err();
+    let error = AccessLog::open(&plan, &LogWriter::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "cannot open the access log /nonexistent/weir/access.log"

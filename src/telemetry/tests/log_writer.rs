@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::{DroppedCount, DroppedLines, *};
+use super::{LossReport, LostLines, *};
 use crate::clock::Millis;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -31,7 +31,7 @@ fn log_into(writer: &LogWriter, file: impl Into<OwnedFd>, bound: usize) -> LogSi
 fn lines_of_all_threads_arrive_whole() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = file_log(&writer, &path);
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -53,13 +53,13 @@ fn lines_of_all_threads_arrive_whole() {
         let expected: Vec<_> = (0..500).map(|line| line.to_string()).collect();
         assert_eq!(mine, expected, "a thread's lines keep their order");
     }
-    assert_eq!(sink.dropped(), 0);
+    assert_eq!(sink.0.0.lost().dropped, 0);
 }
 
 #[test]
 fn a_line_is_written_without_anybody_asking() {
     let (mut reader, pipe) = io::pipe().unwrap();
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = log_into(&writer, pipe, BOUND);
     assert!(sink.push(b"hello\n"));
     let mut bytes = [0; 6];
@@ -74,7 +74,7 @@ fn a_file_is_appended_to_and_created_readable() {
     let folder = tempfile::tempdir().unwrap();
     let (old, new) = (folder.path().join("old"), folder.path().join("new"));
     std::fs::write(&old, "before\n").unwrap();
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     file_log(&writer, &old).push(b"after\n");
     file_log(&writer, &new).push(b"first\n");
     assert!(writer.flush_and_stop(LONG));
@@ -90,7 +90,7 @@ fn reopening_after_a_rename_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
     let rotated = folder.path().join("access.log.1");
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = file_log(&writer, &path);
     sink.push(b"written before the rename\n");
     assert!(writer.flush(LONG));
@@ -111,7 +111,7 @@ fn reopening_after_a_rename_loses_nothing() {
 fn reopening_while_threads_write_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = file_log(&writer, &path);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -135,7 +135,7 @@ fn a_file_that_cannot_be_reopened_stays() {
     let folder = tempfile::tempdir().unwrap();
     let inner = folder.path().join("logs");
     std::fs::create_dir(&inner).unwrap();
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = file_log(&writer, &inner.join("access.log"));
     let moved = folder.path().join("moved");
     std::fs::rename(&inner, &moved).unwrap();
@@ -149,14 +149,14 @@ fn a_file_that_cannot_be_reopened_stays() {
 #[test]
 fn a_full_buffer_drops_and_counts_and_nobody_waits() {
     let (mut reader, pipe) = io::pipe().unwrap();
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = log_into(&writer, pipe, 100_000);
     let line = [&[b'x'; 99][..], b"\n"].concat();
     // More than the pipe, the buffer that is being written and the one that is being filled can hold.
     for _ in 0..20_000 {
         assert!(sink.push(&line));
     }
-    let dropped = sink.dropped();
+    let dropped = sink.0.0.lost().dropped;
     assert!(dropped > 15_000, "{dropped}");
     assert!(!writer.flush(Duration::ZERO), "it is stuck");
 
@@ -174,7 +174,7 @@ fn a_stuck_log_does_not_hold_up_the_others_or_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("error.log");
     let (_reader, pipe) = io::pipe().unwrap();
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let other = file_log(&writer, &path);
     let stuck = log_into(&writer, pipe, BOUND);
     stuck.push("a line nobody reads\n".repeat(50_000).as_bytes());
@@ -187,14 +187,14 @@ fn a_stuck_log_does_not_hold_up_the_others_or_the_end() {
 fn a_broken_pipe_is_counted_and_survived() {
     let (reader, pipe) = io::pipe().unwrap();
     drop(reader);
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = log_into(&writer, pipe, BOUND);
     sink.push(b"one\ntwo\n");
     assert!(writer.flush(LONG));
-    assert_eq!((sink.failed(), sink.dropped()), (2, 0));
+    assert_eq!((sink.0.0.lost().failed, sink.0.0.lost().dropped), (2, 0));
     sink.push(b"three\n");
     assert!(writer.flush(LONG));
-    assert_eq!(sink.failed(), 3);
+    assert_eq!(sink.0.0.lost().failed, 3);
     let mut page = Exposition::new();
     writer.describe(&mut page);
     let text = page.finish();
@@ -206,11 +206,11 @@ fn a_broken_pipe_is_counted_and_survived() {
 
 #[test]
 fn a_full_disk_is_counted_and_survived() {
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = file_log(&writer, Path::new("/dev/full"));
     sink.push(b"one\n");
     assert!(writer.flush(LONG));
-    assert_eq!(sink.failed(), 1);
+    assert_eq!(sink.0.0.lost().failed, 1);
     assert!(writer.flush_and_stop(LONG));
 }
 
@@ -218,7 +218,7 @@ fn a_full_disk_is_counted_and_survived() {
 fn a_closed_log_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = file_log(&writer, &path);
     sink.push(b"in time\n");
     assert!(writer.flush_and_stop(LONG));
@@ -229,14 +229,14 @@ fn a_closed_log_says_so() {
             .join()
             .unwrap()
     );
-    assert_eq!(sink.dropped(), 2);
+    assert_eq!(sink.0.0.lost().dropped, 2);
     assert_eq!(read(&path), "in time\n");
 }
 
 #[test]
 fn a_log_nobody_holds_any_more_writes_its_rest_and_closes() {
     let (mut reader, pipe) = io::pipe().unwrap();
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let sink = log_into(&writer, pipe, BOUND);
     sink.push(b"rest\n");
     drop(sink);
@@ -249,7 +249,7 @@ fn a_log_nobody_holds_any_more_writes_its_rest_and_closes() {
 fn one_destination_is_opened_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("access.log");
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let first = file_log(&writer, &path);
     let second = file_log(&writer, &path);
     assert!(Arc::ptr_eq(&first.0, &second.0));
@@ -262,15 +262,15 @@ fn one_destination_is_opened_once() {
 
 #[test]
 fn a_file_that_cannot_be_opened_is_an_error() {
-    let writer = LogWriter::new();
+    let writer = LogWriter::default();
     let missing = Destination::File("/nonexistent/weir/access.log".into());
     assert!(writer.open("access", missing).is_err());
 }
 
 #[test]
 fn losses_are_told_at_once_then_once_a_minute_and_at_the_end() {
-    let lost = |dropped| DroppedCount { dropped, failed: 0 };
-    let mut losses = DroppedLines::default();
+    let lost = |dropped| LostLines { dropped, failed: 0 };
+    let mut losses = LossReport::default();
     assert_eq!(losses.take(lost(0), Millis(0), false), None);
     assert_eq!(losses.due_in(Millis(0)), None);
     assert_eq!(losses.take(lost(5), Millis(10), false), Some(lost(5)));

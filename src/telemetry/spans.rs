@@ -1,48 +1,93 @@
-//! The spans of a request as OTLP writes them in JSON, with OpenTelemetry's names for what they tell.
+//! The spans of a request in the JSON of OTLP, with OpenTelemetry's names, and how many were exported or dropped.
 //!
-//! One for the request, and under it one for each wait at a limit and one for each try at an upstream server. Times are
-//! those the exchange has noted, in whole milliseconds.
+//! One span for the request, and under it one for each wait at a limit and one for each attempt at an upstream server. Times
+//! are those of the request record, in whole milliseconds.
 
-use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::header::USER_AGENT;
 use http::{Method, StatusCode, Version};
 
-use super::Spans;
+use super::metrics::{Exposition, metrics};
 use crate::clock::Millis;
 use crate::config::plan::{LimitVariable, Variable};
 use crate::message::{Attempt, RequestRecord, SpanId, Trace, variables};
-use crate::text::{escape_json, push_hex};
+use crate::text::{Append as _, escape_json, push_hex};
 
-/// All spans of a request that is over `now`, which is this time of day.
-pub(super) fn of(record: &RequestRecord, trace: &Trace, now: Millis, wall: Duration) -> Spans {
+/// Encoded spans.
+#[derive(Debug)]
+pub(super) struct Spans {
+    pub(super) count: u64,
+    /// Objects of OTLP, separated by commas.
+    pub(super) json: Vec<u8>,
+}
+
+/// Spans by what became of them.
+pub(super) struct SpanCounters {
+    pub(super) exported: AtomicU64,
+    /// The queue was full.
+    pub(super) dropped: AtomicU64,
+    /// The collector refused them or failed.
+    pub(super) refused: AtomicU64,
+}
+
+pub(super) static SPAN_COUNTERS: SpanCounters = SpanCounters {
+    exported: AtomicU64::new(0),
+    dropped: AtomicU64::new(0),
+    refused: AtomicU64::new(0),
+};
+
+metrics! {
+    /// The metrics of spans.
+    pub SPAN_METRICS:
+    SPANS_EXPORTED_TOTAL = counter("weir_spans_exported_total", [], "Spans a collector has taken.");
+    SPANS_DROPPED_TOTAL = counter("weir_spans_dropped_total", ["reason"], "Spans dropped because the collector did not take them (export), or because too many waited for it (queue).");
+}
+
+/// Writes the metrics of spans.
+pub fn describe(page: &mut Exposition) {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    page.sample(&SPANS_EXPORTED_TOTAL, &[], read(&SPAN_COUNTERS.exported));
+    page.sample(
+        &SPANS_DROPPED_TOTAL,
+        &["export"],
+        read(&SPAN_COUNTERS.refused),
+    );
+    page.sample(
+        &SPANS_DROPPED_TOTAL,
+        &["queue"],
+        read(&SPAN_COUNTERS.dropped),
+    );
+}
+
+/// Encodes all spans of a request that ends `now`; `wall` is the time of day.
+pub(super) fn encode(record: &RequestRecord, trace: &Trace, now: Millis, wall: Duration) -> Spans {
     let nanos = |time: u64| u128::from(time) * 1_000_000;
-    let mut page = SpanJson {
+    let mut spans = SpanJson {
         out: Vec::with_capacity(2048),
         trace,
-        began: wall.as_nanos().saturating_sub(nanos(now.0)),
-        first: true,
+        epoch: wall.as_nanos().saturating_sub(nanos(now.0)),
     };
-    page.request(record, now);
+    spans.request(record, now);
     for wait in &trace.waits {
-        page.open(SpanKind::Internal, b"limit wait", wait.from, wait.until);
-        page.text("weir.zone", wait.zone.as_bytes());
-        page.text("weir.verdict", b"delay");
-        page.close(None);
+        spans.open(SpanKind::Internal, b"limit wait", wait.from, wait.until);
+        spans.text("weir.zone", wait.zone.as_bytes());
+        spans.text("weir.verdict", b"delay");
+        spans.close(None);
     }
-    let mut asked = 0_u64;
+    let mut attempts = 0_u64;
     for (attempt, started) in started(record) {
-        page.attempt(record, attempt, started, asked);
-        asked += 1;
+        spans.attempt(record, attempt, started, attempts);
+        attempts += 1;
     }
     Spans {
-        count: 1 + trace.waits.len() as u64 + asked,
-        json: page.out,
+        count: 1 + trace.waits.len() as u64 + attempts,
+        json: spans.out,
     }
 }
 
-/// Tries that were begun: where no server could be asked, there is none to tell of.
+/// Attempts that were started; without an available server there is none.
 fn started(record: &RequestRecord) -> impl Iterator<Item = (&Attempt, Millis)> {
     let attempts = record.attempts.iter();
     attempts.filter_map(|attempt| Some((attempt, attempt.started?)))
@@ -51,13 +96,11 @@ fn started(record: &RequestRecord) -> impl Iterator<Item = (&Attempt, Millis)> {
 struct SpanJson<'t> {
     out: Vec<u8>,
     trace: &'t Trace,
-    /// When the clock began that the exchange's times are of, in nanoseconds since 1970.
-    began: u128,
-    /// Whether nothing was said of the present span yet.
-    first: bool,
+    /// When the clock of the request's times started, in nanoseconds since 1970.
+    epoch: u128,
 }
 
-/// OpenTelemetry's numbers.
+/// The kind of a span, with OpenTelemetry's number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SpanKind {
     Internal = 1,
@@ -86,21 +129,21 @@ impl SpanJson<'_> {
             record,
         );
         self.variable("weir.zone", &Variable::Limit(LimitVariable::Zone), record);
-        // What a client did wrong is no error of the server's.
+        // An error of the client is no error of the server.
         let failed = self.status(record.status, 500);
         self.close(failed);
     }
 
     fn attempt(&mut self, record: &RequestRecord, attempt: &Attempt, started: Millis, before: u64) {
         let taken = attempt.response.or(attempt.header).unwrap_or_default();
-        let asked = &record.head.method;
+        let requested = &record.head.method;
         self.open(
             SpanKind::Client,
-            method(asked),
+            method(requested),
             started,
             started.after(taken),
         );
-        self.method(asked);
+        self.method(requested);
         if let Some(upstream) = record.proxy_pass.as_ref().map(|it| &it.host) {
             self.text("weir.upstream", upstream.as_bytes());
         }
@@ -120,7 +163,7 @@ impl SpanJson<'_> {
         self.close(failed);
     }
 
-    /// Begins a span.
+    /// Opens a span.
     fn open(&mut self, kind: SpanKind, name: &[u8], from: Millis, until: Millis) {
         let trace = self.trace;
         let (own, parent) = match kind {
@@ -140,47 +183,50 @@ impl SpanJson<'_> {
         }
         self.out.extend_from_slice(b"\",\"name\":\"");
         self.out.extend_from_slice(name);
-        // Sampled; and whether the parent is somebody else's is known, and so only of the request itself.
+        // Sampled; for the request itself also that its parent is remote.
         let flags = match (kind, parent) {
             (SpanKind::Server, Some(_)) => 0x301,
             _ => 0x101,
         };
-        let time = |at: Millis| self.began + u128::from(at.0) * 1_000_000;
+        let time = |at: Millis| self.epoch + u128::from(at.0) * 1_000_000;
         let (from, until) = (time(from), time(until.max(from)));
-        self.print(format_args!(
+        write!(
+            self.out,
             "\",\"kind\":{},\"flags\":{flags},\"startTimeUnixNano\":\"{from}\",\"endTimeUnixNano\":\"{until}\",\"attributes\":[",
             kind as u8
-        ));
-        self.first = true;
+        );
     }
 
-    /// Ends a span that failed with this status, if it did.
+    /// Closes a span, with the status of its error if it failed.
     fn close(&mut self, failed: Option<StatusCode>) {
         if let Some(status) = failed {
             self.text("error.type", status.as_str().as_bytes());
         }
         let code = if failed.is_some() { 2 } else { 0 };
-        self.print(format_args!("],\"status\":{{\"code\":{code}}}}}"));
+        write!(self.out, "],\"status\":{{\"code\":{code}}}}}");
     }
 
-    /// Says an answer's status; gives it back where it is a failure.
+    /// Writes the status of a response; returns it if it is an error.
     fn status(&mut self, status: Option<StatusCode>, least: u16) -> Option<StatusCode> {
         let status = status?;
         self.number("http.response.status_code", status.as_u16().into());
         Some(status).filter(|status| status.as_u16() >= least)
     }
 
-    fn method(&mut self, asked: &Method) {
-        let known = method(asked);
+    fn method(&mut self, requested: &Method) {
+        let known = method(requested);
         if known == UNKNOWN {
             self.text("http.request.method", b"_OTHER");
-            self.text("http.request.method_original", asked.as_str().as_bytes());
+            self.text(
+                "http.request.method_original",
+                requested.as_str().as_bytes(),
+            );
         } else {
             self.text("http.request.method", known);
         }
     }
 
-    /// What a variable says, if it says something.
+    /// Writes the value of a variable that has one.
     fn variable(&mut self, key: &str, variable: &Variable, record: &RequestRecord) {
         let mut value = Vec::new();
         if variables::append(variable, record, &mut value) && !value.is_empty() {
@@ -189,37 +235,31 @@ impl SpanJson<'_> {
     }
 
     fn text(&mut self, key: &str, value: &[u8]) {
-        self.key(key);
-        self.out.extend_from_slice(b"\"stringValue\":\"");
-        escape_json(&value[..value.len().min(LONGEST)], &mut self.out);
-        self.out.extend_from_slice(b"\"}}");
+        push_text(key, &value[..value.len().min(LONGEST)], &mut self.out);
     }
 
     fn number(&mut self, key: &str, value: u64) {
-        self.key(key);
-        self.print(format_args!("\"intValue\":\"{value}\"}}}}"));
-    }
-
-    fn key(&mut self, key: &str) {
-        let before: &[u8] = if self.first {
-            b"{\"key\":\""
-        } else {
-            b",{\"key\":\""
-        };
-        self.first = false;
-        self.out.extend_from_slice(before);
-        self.out.extend_from_slice(key.as_bytes());
-        self.out.extend_from_slice(b"\",\"value\":{");
-    }
-
-    fn print(&mut self, text: std::fmt::Arguments<'_>) {
-        self.out
-            .write_fmt(text)
-            .expect("writing to memory does not fail");
+        push_key(key, &mut self.out);
+        write!(self.out, "\"intValue\":\"{value}\"}}}}");
     }
 }
 
-/// What a request is called: clients can make up methods, and spans of all names there are would be of no use.
+/// Appends an attribute with a text.
+pub(super) fn push_text(key: &str, value: &[u8], out: &mut Vec<u8>) {
+    push_key(key, out);
+    out.extend_from_slice(b"\"stringValue\":\"");
+    escape_json(value, out);
+    out.extend_from_slice(b"\"}}");
+}
+
+fn push_key(key: &str, out: &mut Vec<u8>) {
+    if out.last() != Some(&b'[') {
+        out.push(b',');
+    }
+    write!(out, "{{\"key\":\"{key}\",\"value\":{{");
+}
+
+/// The name of a span: clients can make up methods, and spans of any name would be useless.
 fn method(method: &Method) -> &[u8] {
     match method.as_str() {
         "GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "CONNECT" | "OPTIONS" | "TRACE" | "PATCH" => {
@@ -239,5 +279,5 @@ fn version(version: Version) -> &'static [u8] {
 
 const UNKNOWN: &[u8] = b"HTTP";
 
-/// Of a text that is told, in bytes: what waits to be sent is bounded by it.
+/// The longest text of an attribute, in bytes, so that the queue is bounded.
 const LONGEST: usize = 1024;
