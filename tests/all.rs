@@ -1,4 +1,4 @@
-//! Tests of the whole: the real binary, real sockets, real signals, and the real nginx beside it.
+//! Tests of the whole: the real binary, real sockets, real signals, and the real nginx as the reference.
 //!
 //! One binary for all of them, because linking costs more than running them.
 
@@ -16,7 +16,6 @@ mod demo;
 mod failures;
 mod growth;
 mod grpc;
-mod heads;
 mod house;
 mod http2;
 mod instructions;
@@ -26,7 +25,7 @@ mod logs;
 mod metrics;
 mod packaging;
 mod parity;
-mod pictures;
+mod plots;
 mod proxying;
 mod redis;
 mod reload;
@@ -42,3 +41,4 @@ mod traces;
 mod upgrades;
 mod upstreams;
 mod verbs;
+mod worst_case_headers;

@@ -1,4 +1,4 @@
-//! `limit_rate`: answers that leave no faster than they may, on whatever they leave.
+//! `limit_rate`: responses are sent no faster than allowed, over every protocol.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn assert_at_once(mut takes: impl FnMut() -> u64) {
 }
 
 #[test]
-fn an_answer_leaves_at_its_rate_wherever_it_comes_from() {
+fn a_response_is_sent_at_its_rate_from_any_source() {
     let origin = Origin::start();
     let weir = weir(&origin, "");
     let slow = || takes(&weir, "/slow/bytes?n=204800", "", 204_800);
@@ -173,7 +173,7 @@ fn streams_leave_each_at_its_own_rate() {
 
 /// What may not leave yet is not fetched either.
 #[test]
-fn a_large_answer_is_not_piled_up() {
+fn a_large_response_is_streamed() {
     let origin = Origin::start();
     let weir = weir(&origin, "limit_rate: 200k");
     let before = weir.resident();

@@ -1,4 +1,4 @@
-//! `.ci/run`: cargo starts with an empty home, or the run says that it could not.
+//! `.ci/run`: cargo starts with an empty home, or the run reports that it could not.
 //!
 //! `cargo` and `tests/run` are scripts here that write down what they were given.
 
@@ -96,7 +96,7 @@ fn cargo_starts_with_an_empty_home() {
 }
 
 #[test]
-fn where_nothing_can_be_downloaded_the_machine_s_crates_are_used_and_the_run_says_so() {
+fn without_network_the_crates_of_the_machine_are_used() {
     let checkout = Checkout::new("exit 101", TESTS);
     let run = checkout.run();
     assert_eq!(run.status.code(), Some(7), "{run:?}");

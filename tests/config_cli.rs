@@ -1,4 +1,4 @@
-//! The command line: what is printed where, and with which status it ends.
+//! The command line: output and exit status.
 
 use std::process::{Command, Output};
 
@@ -27,7 +27,7 @@ servers:
 ";
 
 #[test]
-fn check_says_yes_to_a_good_file() {
+fn check_accepts_a_good_file() {
     let output = with_file("check", GOOD);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }

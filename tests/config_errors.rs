@@ -1,4 +1,4 @@
-//! Every mistake a configuration can have, and what is said about it, as snapshots.
+//! Every error of a configuration and its message, as snapshots.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn said(text: &str) -> String {
 #[test]
 fn every_mistake_is_explained() {
     let mut count = 0;
-    for case in include_str!("mistakes.txt").split("\n### ").skip(1) {
+    for case in include_str!("config_errors.txt").split("\n### ").skip(1) {
         let (name, text) = case.split_once('\n').expect("a name and a text");
         let text = if format!("\n{text}").contains("\nservers:")
             || ["empty_file", "root_is_a_list"].contains(&name)

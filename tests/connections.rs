@@ -1,4 +1,4 @@
-//! Connections that stay: those that rest, and those that share the event loops.
+//! Persistent connections: idle ones, and how they are spread over the event loops.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::{Client, Origin, Weir, eventually};
 const REST: Duration = Duration::from_millis(1200);
 
 #[test]
-fn what_is_counted_of_a_connection_goes_on_after_a_rest() {
+fn counts_of_a_connection_continue_after_idling() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,
@@ -65,7 +65,7 @@ fn a_rest_does_not_lengthen_keepalive_timeout() {
 }
 
 #[test]
-fn a_stop_loses_nobody_whichever_loop_they_are_on() {
+fn a_stop_finishes_the_requests_of_all_event_loops() {
     let origin = Origin::start();
     let mut weir = Weir::before(
         &origin,

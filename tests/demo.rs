@@ -1,4 +1,4 @@
-//! What a stranger sees first: `weir run` without a file.
+//! The demo: `weir run` without a file.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::support::{Client, eventually, get, weir};
 
 #[test]
-fn the_demo_answers_limits_and_says_what_to_try() {
+fn the_demo_serves_limits_and_prints_commands_to_try() {
     let address = SocketAddr::from(([127, 0, 0, 1], 8080));
     let admin = SocketAddr::from(([127, 0, 0, 1], 9900));
-    eventually("nobody else listens where the demo does", || {
+    eventually("the port of the demo is free", || {
         [address, admin]
             .into_iter()
             .all(|address| Client::try_connect(address).is_err())

@@ -1,4 +1,4 @@
-//! A request costs the same whether there is one of everything in the configuration or thousands.
+//! The cost of a request does not grow with the configuration.
 //!
 //! Counted in instructions like the budgets, with the same request to a small configuration and to a large one: what
 //! is more in the second, growth has cost.

@@ -108,7 +108,7 @@ fn calls_of_all_four_kinds_pass() {
 }
 
 #[test]
-fn a_refusal_is_told_in_grpcs_words() {
+fn a_refusal_has_grpcs_status() {
     let scene = Scene::start();
     assert_eq!(scene.call(&["count", "3"]), "OK 3\n");
     let refused = scene.call(&["count", "3"]);

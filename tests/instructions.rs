@@ -1,4 +1,4 @@
-//! What a request costs in instructions, against a budget.
+//! The instructions of a request, against a budget.
 //!
 //! Times vary with the machine and its neighbours; the number of instructions hardly does, so a change that costs more
 //! can be told from noise. weir runs under callgrind twice, the second time with twice as many requests: the

@@ -1,4 +1,4 @@
-//! The access log: nginx's own format, JSON, or the user's; and no client can write into it what it likes.
+//! The access log: nginx's format, JSON or a custom one, with text from clients escaped.
 
 use crate::support::{Client, Nginx, Origin, Weir};
 
@@ -84,7 +84,7 @@ fn json_is_json_whatever_the_client_sends() {
 }
 
 #[test]
-fn a_format_of_ones_own_knows_what_happened() {
+fn a_log_format_has_the_limits_variables() {
     let origin = Origin::start();
     let weir = logging(
         &origin,
@@ -135,7 +135,7 @@ fn a_format_of_ones_own_knows_what_happened() {
 }
 
 #[test]
-fn a_client_that_leaves_before_the_answer_is_a_499() {
+fn a_client_that_leaves_before_the_response_is_a_499() {
     let origin = Origin::start();
     let weir = logging(&origin, "{ path: '-', format: '$status $request_uri' }");
     let client = Client::connect(weir.address());

@@ -1,4 +1,4 @@
-//! What weir is shipped with: the unit, the rotation of its logs, the example for Kubernetes, manual and completions.
+//! The shipped files: systemd unit, log rotation, Kubernetes example, manual and completions.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -60,7 +60,7 @@ fn logrotate_takes_its_file() {
 }
 
 #[test]
-fn what_kubernetes_is_given_is_understood() {
+fn the_kubernetes_manifests_are_valid() {
     let objects = shipped("kubernetes/weir.yaml");
     let (_, config) = objects
         .split_once("  weir.yaml: |\n")
@@ -81,7 +81,7 @@ fn what_kubernetes_is_given_is_understood() {
 }
 
 #[test]
-fn the_manual_is_what_man_can_show() {
+fn the_manual_is_a_valid_man_page() {
     let pages = tempfile::tempdir().expect("a folder");
     let folder = pages.path().display().to_string();
     let written = output(&["man", "--dir", &folder]);

@@ -1,4 +1,4 @@
-//! Which server and which location: the same hosts and paths to the real nginx and to weir, each rule saying its name.
+//! Servers and locations: the same hosts and paths to the real nginx and to weir, where each rule returns its name.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -275,7 +275,7 @@ fn clients_are_let_in_by_address() {
 }
 
 #[test]
-fn a_redirect_leads_where_it_says() {
+fn a_redirect_has_the_configured_location() {
     let weir = Weir::start(
         "servers:
 - listen: LISTEN

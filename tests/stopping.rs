@@ -1,4 +1,4 @@
-//! Signals: what is in flight is finished, what is idle is closed, nobody new is let in, and logs can be rotated.
+//! Signals: requests in flight finish, idle connections close, no new ones are accepted, and logs can be rotated.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -95,9 +95,9 @@ fn without_work_it_ends_at_once() {
     );
 }
 
-/// What an event loop keeps from one request to the next is let go in whatever order.
+/// The state that an event loop keeps between requests can be dropped in any order.
 #[test]
-fn after_refusals_and_proxied_answers_it_ends_cleanly() {
+fn weir_stops_cleanly_after_refusals_and_proxied_responses() {
     let origin = Origin::start();
     let mut weir = Weir::before(
         &origin,

@@ -1,4 +1,4 @@
-//! What we depend on: licences, crates and sources as `.deny.toml` allows them.
+//! Dependencies: licences, crates and sources as `.deny.toml` allows them.
 //!
 //! `cargo deny` says the same and more where it is installed; this asks cargo alone, so it holds wherever the tests run.
 
@@ -66,7 +66,7 @@ fn every_licence_is_one_we_accept() {
 
 #[test]
 fn no_crate_is_used_that_was_ruled_out() {
-    // Of what is built, not of what the lock file knows: that has also what only a feature nobody asked for would bring.
+    // Of the crates that are built, not of the lock file: that has also crates of features that are off.
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--locked", "--edges", "all"])
         .args(["--prefix", "none", "--format", "{p}"])

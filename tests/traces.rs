@@ -1,4 +1,4 @@
-//! Traces as a collector finds them, and what goes on to backends of the context that clients bring.
+//! Traces at the collector, and the trace context that backends get.
 
 use std::collections::BTreeMap;
 
@@ -126,7 +126,7 @@ fn spans(collector: &Origin, count: usize) -> Vec<Span> {
 }
 
 #[test]
-fn a_request_is_told_with_its_wait_and_its_try() {
+fn a_trace_has_a_span_for_the_wait_and_the_attempt() {
     let (origin, collector) = (Origin::start(), Origin::start());
     let weir = traced(&origin, &collector, "sample: 100%");
     ask_twice(&weir);
@@ -211,7 +211,7 @@ fn log_backend_and_collector_hear_of_the_same_span() {
 }
 
 #[test]
-fn refusals_and_failures_are_told_in_the_words_of_the_metrics() {
+fn spans_have_the_verdicts_and_errors_of_requests() {
     let (origin, collector) = (Origin::start(), Origin::start());
     let weir = traced(&origin, &collector, "sample: 100%");
     assert_eq!(ask(&weir, "/strict/ok", ""), 200);
@@ -311,7 +311,7 @@ fn a_client_that_is_part_of_a_trace_stays_in_it() {
 }
 
 #[test]
-fn whom_to_believe_can_be_said() {
+fn the_trusted_sources_of_client_addresses_are_a_setting() {
     let (origin, collector) = (Origin::start(), Origin::start());
     let fields = format!("Traceparent: {PARENT}\r\nTracestate: a=1\r\n");
     for (context, passes, joins) in [

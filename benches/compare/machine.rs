@@ -13,7 +13,7 @@ pub(crate) struct Cores {
 
 impl Cores {
     /// Of the cores this process may use the first for proxies and the next two for the load; on a machine with one
-    /// core, or without taskset, nobody is pinned.
+    /// core, or without taskset, no process is pinned.
     pub(crate) fn allowed() -> Self {
         let status = read("/proc/self/status");
         let list = status

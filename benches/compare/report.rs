@@ -174,7 +174,7 @@ fn method(facts: &Facts) -> String {
         true => {
             "The proxies have one core, of which only the loaded one makes use; wrk and the backend run on others."
         }
-        false => "Nobody is bound to a core.",
+        false => "No process is pinned to a core.",
     };
     let busy = match machine::is_busy(&facts.load.0) {
         true => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment on the thread's own clock, which stands still while somebody else runs.
+/// A time on the thread's own clock, which stands still while other threads run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cpu(Duration);
 

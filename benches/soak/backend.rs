@@ -13,7 +13,7 @@ use socket2::SockRef;
 /// How a backend is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mood {
-    /// Nobody is there.
+    /// No server listens there.
     Away,
     /// Ends its answers before their end.
     Cutting,

@@ -134,7 +134,7 @@ fn exchange(
     }
     Ok(match (status.as_str(), body == target.as_bytes()) {
         ("200", true) => Outcome::Answered,
-        ("200", false) => Outcome::Lost("somebody else's answer".to_owned()),
+        ("200", false) => Outcome::Lost("another request's response".to_owned()),
         (status, _) => Outcome::Lost(status.to_owned()),
     })
 }

@@ -1,7 +1,7 @@
 //! Ten minutes in which backends come and go, hang, reset, fail and flap under load, two of six well at any time.
 //!
-//! Every request can be served by somebody, so every one has to be: with health checks, breakers, retries, a waiting
-//! line and names that are looked up again, all at once. At the end weir may not have more open, or hold more, than at
+//! Every request can be served by some server, so every one has to be: with health checks, breakers, retries, a queue
+//! and names that are looked up again, all at once. At the end weir may not have more open, or hold more, than at
 //! the beginning. Fails if one of it is not so.
 //!
 //! ```console
@@ -18,7 +18,7 @@ mod client;
 mod dns;
 #[path = "../../tests/support/ports.rs"]
 mod ports;
-#[expect(dead_code, reason = "nobody counts cycles here")]
+#[expect(dead_code, reason = "cycles are not counted here")]
 #[path = "../compare/process.rs"]
 mod process;
 mod script;
@@ -188,7 +188,7 @@ servers:
     )
 }
 
-/// Prints how it went; an error if somebody got no answer who could have had one.
+/// Prints the results; an error if a request without a response could have had one.
 fn report(tallies: &[Tally], backends: &[Arc<Backend>], changes: u64, log: &Path) -> Result<()> {
     let sum = |of: fn(&Tally) -> u64| tallies.iter().map(of).sum::<u64>();
     let (answered, cut) = (sum(|tally| tally.answered), sum(|tally| tally.cut));
@@ -224,7 +224,7 @@ fn report(tallies: &[Tally], backends: &[Arc<Backend>], changes: u64, log: &Path
     if said.contains("panicked") {
         return Err("weir panicked".into());
     }
-    // Of what was cut short nobody can serve the rest; but nobody else may cut.
+    // The rest of a truncated response cannot be served; but only the backend may truncate one.
     match (lost, cut > cuts) {
         (0, false) => Ok(()),
         (0, true) => Err("more answers were cut short than backends have".into()),

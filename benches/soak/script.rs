@@ -58,5 +58,5 @@ fn publish(backends: &[Arc<Backend>], well: &[usize], dns: &Dns) {
     dns.set(NAME, &addresses, 1);
 }
 
-/// Longer than it takes to find, check and let back somebody who is well again.
+/// Longer than it takes to find a recovered server, check it and send it requests again.
 const TAKE_OVER: Duration = Duration::from_secs(6);

@@ -9,7 +9,7 @@ use super::process::Process;
 /// Descriptors and memory over time.
 #[derive(Debug)]
 pub(crate) struct Samples {
-    /// When nobody had asked for anything yet.
+    /// Before the first request.
     idle: usize,
     all: Vec<(usize, u64)>,
 }

@@ -215,15 +215,15 @@ where
 
 impl CaughtPanic {
     fn new(payload: &(dyn Any + Send), location: Option<&Location<'_>>) -> Self {
-        let said = payload
+        let message = payload
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no message")
             .replace('\n', " ");
         Self(match location {
-            Some(location) => format!("{said} at {location}").into(),
-            None => said.into(),
+            Some(location) => format!("{message} at {location}").into(),
+            None => message.into(),
         })
     }
 }

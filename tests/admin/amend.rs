@@ -1,4 +1,4 @@
-//! Other numbers for a zone while it runs, and back.
+//! Limits of a running zone that are amended and reset.
 
 use serde_json::{Value, json};
 
@@ -112,7 +112,7 @@ fn a_zone_may_be_opened_for_all_and_windows_and_places_have_a_limit() {
 }
 
 #[test]
-fn what_the_file_may_not_say_is_refused_in_the_same_words() {
+fn amendments_are_validated_like_the_file() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let api = Api(weir.admin_address());
@@ -154,7 +154,7 @@ fn what_the_file_may_not_say_is_refused_in_the_same_words() {
     assert_eq!(
         api.call(
             "PATCH",
-            "/api/zones/nobody",
+            "/api/zones/unknown",
             Some(&json!({ "rate": "1r/s" }))
         )
         .0,

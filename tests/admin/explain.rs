@@ -1,4 +1,4 @@
-//! What would happen to a request, and that nothing happens by asking.
+//! `/api/explain`: the verdicts on a request, without charging it.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ servers:
 }
 
 #[test]
-fn each_rule_says_what_it_would_and_nothing_is_charged() {
+fn each_rule_is_explained_and_nothing_is_charged() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let api = Api(weir.admin_address());
@@ -138,7 +138,7 @@ fn everything_about_a_request_counts() {
 }
 
 #[test]
-fn what_operators_have_done_counts() {
+fn explain_considers_the_actions_of_operators() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let api = Api(weir.admin_address());
@@ -165,7 +165,7 @@ fn what_operators_have_done_counts() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_with_a_reason_and_no_token_is_needed() {
+fn malformed_explain_requests_are_refused_and_no_token_is_needed() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let api = Api(weir.admin_address());

@@ -1,4 +1,4 @@
-//! Keys one by one: who is busy, where one stands, and an operator's hand on it.
+//! Keys: the busiest ones, the state of one, and actions of operators on it.
 
 use serde_json::{Value, json};
 
@@ -75,11 +75,11 @@ fn the_most_refused_come_first() {
         let (status, _) = api.call("GET", &format!("/api/zones/perip/keys?{wrong}"), None);
         assert_eq!(status, 400, "{wrong}");
     }
-    assert_eq!(api.call("GET", "/api/zones/nobody/keys", None).0, 404);
+    assert_eq!(api.call("GET", "/api/zones/unknown/keys", None).0, 404);
 }
 
 #[test]
-fn those_who_are_refused_now_come_before_those_who_were() {
+fn current_refusals_are_sorted_before_past_ones() {
     let origin = Origin::start();
     let weir = limited(&origin);
     let api = Api(weir.admin_address());
@@ -87,7 +87,7 @@ fn those_who_are_refused_now_come_before_those_who_were() {
     let refused = |keys: &Value| keys[0]["per_second"]["refuse"].as_f64().unwrap_or_default();
     let now = || api.get("/api/zones/perip/keys?sort=now&limit=1");
     assert!(refused(&now()) > 0.0);
-    eventually("nobody is refused", || refused(&now()) == 0.0);
+    eventually("no request is refused", || refused(&now()) == 0.0);
     statuses(&weir, [127, 0, 0, 2], "/ok", 5);
     assert_eq!(now()[0]["key"], "127.0.0.2");
     let ever = api.get("/api/zones/perip/keys?sort=refuse&limit=1");

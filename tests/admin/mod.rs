@@ -1,15 +1,15 @@
-//! What others read on the admin listener: health, metrics and zones.
+//! The admin listener: health, metrics and zones.
 
+mod access;
 mod amend;
 mod explain;
-mod gate;
 mod keys;
 mod openapi;
-mod pressure;
 mod refusals;
 mod secrets;
-mod shared;
-mod switches;
+mod servers;
+mod shared_keys;
+mod slow_clients;
 
 use crate::support::{Client, Origin, Weir, eventually, get};
 
@@ -30,7 +30,7 @@ servers:
 }
 
 #[test]
-fn health_and_readiness_are_answered() {
+fn health_and_readiness_have_endpoints() {
     let origin = Origin::start();
     let mut weir = with_admin(&origin);
     let status = |path| get(weir.admin_address(), path).status;

@@ -1,4 +1,4 @@
-//! The description of the API against the server: every call in it is made, and every answer looks as described.
+//! The OpenAPI document against the server: every call in it is made, and every response matches it.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ fn filled(path: &str, origin: &Origin) -> String {
 }
 
 #[test]
-fn every_call_answers_as_it_is_described() {
+fn every_response_of_the_api_matches_its_description() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let api = Api(weir.admin_address());

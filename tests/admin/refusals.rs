@@ -1,4 +1,4 @@
-//! The last refusals, asked for and listened to.
+//! The last refusals, by request and as a stream.
 
 use serde_json::{Value, json};
 
@@ -93,7 +93,7 @@ fn a_flood_is_counted_and_not_written_down() {
 }
 
 #[test]
-fn they_are_told_as_they_come() {
+fn refusals_are_printed_as_they_come() {
     let weir = limited();
     let mut listener = Client::connect(weir.admin_address());
     listener.get("/api/refusals/stream");
@@ -123,7 +123,7 @@ fn they_are_told_as_they_come() {
 }
 
 #[test]
-fn places_that_a_dry_run_would_have_refused_are_told_as_such() {
+fn slots_that_a_dry_run_would_have_refused_are_logged() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,

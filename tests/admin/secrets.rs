@@ -1,4 +1,4 @@
-//! Nothing that weir says contains a secret of its configuration.
+//! No output of weir contains a secret of its configuration.
 
 use crate::support::redis::Redis;
 use crate::support::weir::output;
@@ -48,7 +48,7 @@ fn ask(weir: &Weir, path: &str, token: &str) -> String {
 }
 
 #[test]
-fn a_running_weir_tells_nobody() {
+fn a_running_weir_stays_silent() {
     let origin = Origin::start();
     // Its password is another, so that the store has an error to tell.
     let redis = Redis::with(&["--requirepass", "another"]);

@@ -19,7 +19,7 @@ impl Apache {
         let port = Port::claim();
         let home = directory.path().display().to_string();
         std::fs::create_dir_all(directory.path().join("files/sub")).expect("it can be written");
-        // Started by root it serves as somebody else, who has to get there.
+        // Started by root it serves as another user, who needs access to the folder.
         let open = Command::new("chmod").args(["-R", "a+rwX", &home]).status();
         assert!(open.is_ok_and(|status| status.success()));
         let modules = [

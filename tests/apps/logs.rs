@@ -1,4 +1,4 @@
-//! What reads nginx's logs reads weir's: lines beside those of the real nginx, fail2ban's own filters, goaccess.
+//! Tools for nginx's logs read weir's: lines compared with the real nginx's, fail2ban's own filters, goaccess.
 
 use std::path::Path;
 use std::process::Command;
@@ -143,7 +143,7 @@ servers:
 ";
 
 #[test]
-fn fail2ban_finds_who_is_refused_and_who_sends_rubbish() {
+fn fail2ban_finds_refused_and_malformed_requests() {
     let weir = Weir::start(LOGGED);
     for _ in 0..6 {
         get(weir.address(), "/limited");

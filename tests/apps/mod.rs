@@ -1,4 +1,4 @@
-//! Applications that others wrote, behind weir as it is configured by default.
+//! Real applications behind weir with its defaults.
 
 mod apache;
 mod logs;

@@ -43,7 +43,7 @@ servers:
 }
 
 #[test]
-fn a_page_is_whole_with_the_numbers_that_are_recommended() {
+fn a_page_is_complete_with_the_recommended_limits() {
     let exempt = "{ path: /i/, limit_req: off }";
     let (broken, _) = shown("10r/s", "burst: 20, nodelay: true", "");
     assert!(broken < IMAGES, "all {broken} images are shown");

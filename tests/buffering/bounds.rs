@@ -1,4 +1,4 @@
-//! What is buffered is bounded over all requests, and where there is no room everything goes on as without buffers.
+//! Buffers are bounded over all requests, and without room requests are served as without buffering.
 
 use super::{configuration, forwarding, full, in_use, post};
 use crate::support::weir::output;

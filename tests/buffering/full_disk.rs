@@ -1,4 +1,4 @@
-//! A disk that is really full: back-pressure, and never an error.
+//! A full disk: back-pressure, and never an error.
 
 use std::fs;
 use std::net::SocketAddr;

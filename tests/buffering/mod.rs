@@ -1,4 +1,4 @@
-//! Slow clients hold no backend: bodies are buffered both ways, within bounds, and real applications are none the wiser.
+//! Slow clients occupy no backend: bodies are buffered both ways, within bounds, and real applications work as before.
 
 mod bounds;
 mod full_disk;

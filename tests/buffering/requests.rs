@@ -1,4 +1,4 @@
-//! A request's body is taken in before a backend is asked.
+//! A request body is buffered before the request is forwarded.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ fn a_backend_hears_of_a_request_when_all_of_it_is_there() {
     let mut client = Client::connect(weir.address());
     post(&client, 11);
     client.send("hello");
-    // Somebody else is served meanwhile, and nobody else has come.
+    // Another client is served meanwhile, and no other request has reached the backend.
     assert_eq!(get(weir.address(), "/ok").status, 200);
     assert_eq!(origin.count(), 1);
     client.send(" world");
@@ -53,7 +53,7 @@ fn a_chunked_body_is_sent_with_its_length() {
 }
 
 #[test]
-fn a_long_body_waits_in_a_file_that_nobody_sees() {
+fn a_long_body_is_buffered_in_an_unlinked_file() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "buffers: { path: DIR }", "");
     let files = || std::fs::read_dir(weir.path("")).unwrap().count();
@@ -92,7 +92,7 @@ fn off_streams_the_body_as_it_comes() {
 }
 
 #[test]
-fn a_client_that_waits_to_be_told_is_told_to_go_on() {
+fn a_client_with_expect_gets_100_continue() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "", "");
     let mut client = Client::connect(weir.address());
@@ -106,7 +106,7 @@ fn a_client_that_waits_to_be_told_is_told_to_go_on() {
 }
 
 #[test]
-fn a_client_that_leaves_midway_reaches_nobody() {
+fn an_incomplete_request_is_not_forwarded() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "", "");
     for reset in [false, true] {
@@ -182,7 +182,7 @@ fn a_body_that_is_there_with_its_head_takes_nothing() {
 }
 
 #[test]
-fn the_queue_of_an_upstream_is_for_those_who_are_all_there() {
+fn only_complete_requests_wait_in_the_queue_of_an_upstream() {
     let origin = Origin::start();
     let yaml = "admin: { listen: ADMIN }
 upstreams: { app: { queue: { size: 1, timeout: 10s }, servers: [{ address: ORIGIN, max_conns: 1 }] } }

@@ -1,4 +1,4 @@
-//! A response is read as fast as the backend sends it, and no byte of it waits that the client can take.
+//! A response is read as fast as the backend sends it, and sent as fast as the client reads it.
 
 use std::process::Command;
 
@@ -63,7 +63,7 @@ fn off_reads_as_fast_as_the_client_takes() {
 }
 
 #[test]
-fn a_backend_says_whether_its_response_is_buffered() {
+fn x_accel_buffering_switches_response_buffering() {
     let origin = Origin::start();
     for (setting, wish, buffered) in [
         ("", "no", false),
@@ -101,10 +101,10 @@ fn without_a_file_the_backend_waits_when_memory_is_full() {
 }
 
 #[test]
-fn the_bounds_of_all_are_kept_and_nobody_gets_an_error() {
+fn shared_bounds_hold_without_errors() {
     let origin = Origin::start();
     let top = "buffers: { memory: 1m, disk: 8m }";
-    // Clients are read one after the other, and nobody is given up meanwhile.
+    // Clients read one after the other, and none is disconnected meanwhile.
     let weir = forwarding(&origin, top, "send_timeout: 600s, send_min_rate: 0,");
     get(weir.address(), "/bytes?n=1000000");
     let before = weir.resident();

@@ -1,4 +1,4 @@
-//! A body that was taken in can be sent again.
+//! A buffered body can be sent again.
 
 use super::Weir;
 use crate::support::{Client, Origin};
@@ -41,7 +41,7 @@ fn a_body_is_sent_again_to_the_next_server() {
 }
 
 #[test]
-fn what_must_not_happen_twice_is_sent_once() {
+fn non_idempotent_requests_are_sent_once() {
     let bad = Origin::named("bad").always("/reset");
     let good = Origin::named("good");
     let weir = group(&bad, &good, "");

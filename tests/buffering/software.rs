@@ -1,4 +1,4 @@
-//! Applications that serve one client at a time, and know lengths only, behind weir.
+//! Applications behind weir that serve one client at a time and support no chunked requests.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Clients that say nothing more and still want their answer, as `printf … | nc -N` does, and those that have gone.
+//! Clients that half-close and still want their response, as `printf … | nc -N` does, and clients that have left.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -19,7 +19,7 @@ servers:
 }
 
 #[test]
-fn an_answer_that_is_there_at_once_reaches_who_has_said_all() {
+fn an_early_response_reaches_a_client_that_has_sent_its_request() {
     let origin = Origin::start();
     let weir = weir(&origin);
     for _ in 0..20 {
@@ -56,7 +56,7 @@ fn half_a_body_is_no_request() {
 }
 
 #[test]
-fn whoever_ends_its_side_while_it_waits_has_gone() {
+fn a_client_that_half_closes_while_it_waits_has_left() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let client = Client::connect(weir.address());

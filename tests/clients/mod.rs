@@ -1,7 +1,7 @@
-//! Who the client is, and what is put up with from it.
+//! Clients: their addresses, the limits on their connections, and how slow they may be.
 
-mod caps;
+mod connection_limits;
 mod half_closed;
-mod introduced;
+mod proxy_protocol;
 mod real_ip;
 mod slow;

@@ -98,7 +98,7 @@ fn lines(header: &str, random: &mut fastrand::Rng) -> String {
 }
 
 #[test]
-fn the_client_is_whom_nginx_takes_for_it() {
+fn the_client_address_is_the_one_nginx_finds() {
     let origin = Origin::start();
     let (nginx, weir) = (nginx(&origin), weir());
     let mut random = fastrand::Rng::with_seed(7239);
@@ -128,7 +128,7 @@ fn the_client_is_whom_nginx_takes_for_it() {
             assert_eq!(port, nginx_port, "{name}: {fields:?}");
         }
     }
-    assert!(named > 300, "only {named} of them named anybody");
+    assert!(named > 300, "only {named} of them named a client");
 }
 
 fn parts(told: &str) -> [&str; 3] {
@@ -152,8 +152,8 @@ servers:
         ),
         "2001:db8::7|4711|127.0.0.1"
     );
-    let nobody = of("Forwarded: for=unknown\r\nX-Forwarded-For: 1.1.1.1\r\n");
-    assert!(nobody.starts_with("127.0.0.1|"), "{nobody}");
+    let unknown = of("Forwarded: for=unknown\r\nX-Forwarded-For: 1.1.1.1\r\n");
+    assert!(unknown.starts_with("127.0.0.1|"), "{unknown}");
 }
 
 /// A client may send a line of its own; the trusted proxy adds one below it.
@@ -229,7 +229,7 @@ servers:
         ));
         statuses.push((client, proxy.response().status));
     }
-    // And with nobody named it is the proxy's own request again.
+    // Without a named client it is the proxy's own request.
     proxy.get("/ok");
     statuses.push(("127.0.0.1", proxy.response().status));
     let expected = [
@@ -265,7 +265,7 @@ servers:
 
 /// Without trust a forged header changes neither a key nor a log line nor what the backend is told.
 #[test]
-fn nobody_can_pass_for_somebody_else() {
+fn a_client_cannot_pose_as_another() {
     const FORGED: &str = "X-Forwarded-For: 1.1.1.1\r\nX-Real-IP: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n\
         CF-Connecting-IP: 1.1.1.1\r\nX-Forwarded-Port: 1\r\nX-Forwarded-Ssl: on\r\nX-Client-IP: 1.1.1.1\r\n\
         True-Client-IP: 1.1.1.1\r\nX-Cluster-Client-IP: 1.1.1.1\r\nX-Original-Forwarded-For: 1.1.1.1\r\n\
@@ -308,9 +308,9 @@ servers:
     }
 }
 
-/// Whoever is believed may say all of it, and so may the configuration.
+/// A trusted proxy may set all of them, and so may the configuration.
 #[test]
-fn what_is_said_on_purpose_is_passed_on() {
+fn headers_of_trusted_proxies_and_of_the_configuration_are_forwarded() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,
@@ -339,9 +339,9 @@ fn what_is_said_on_purpose_is_passed_on() {
     }
 }
 
-/// A location may trust others than its server; the server's word stands.
+/// A location may trust other headers than its server; the address that the server found stands.
 #[test]
-fn a_location_asks_when_its_server_has_not_been_told() {
+fn a_location_finds_the_client_when_its_server_has_not() {
     let weir = Weir::start(
         "servers:
 - listen: LISTEN
@@ -366,7 +366,7 @@ fn a_location_asks_when_its_server_has_not_been_told() {
 
 /// Behind a balancer that speaks TLS, the backend has to know that the client did.
 #[test]
-fn what_a_trusted_proxy_was_asked_for_is_passed_on() {
+fn the_scheme_and_host_from_a_trusted_proxy_are_forwarded() {
     for (from, protocol, host) in [
         ("127.0.0.1", "https", "shop.example"),
         ("10.0.0.0/8", "http", "a"),

@@ -1,4 +1,4 @@
-//! Slow and hostile clients: each kind ends, and nobody else notices.
+//! Slow and hostile clients: each kind is disconnected, and no other client notices.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::support::{Client, Origin, PATIENCE, Weir, eventually, get, metric};
 
-/// Anybody can say that it is a call; where none is expected it is held to the rate like others.
+/// Any client can claim to be gRPC; where none is configured it is held to the minimum rate like others.
 #[test]
 fn a_body_that_drips_comes_to_an_end() {
     std::thread::scope(|scope| {
@@ -72,7 +72,7 @@ servers: [{ listen: LISTEN, proxy_pass: 'http://ORIGIN' }]
 }
 
 #[test]
-fn an_answer_taken_too_slowly_is_cut() {
+fn a_response_received_too_slowly_is_cut_off() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,
@@ -110,7 +110,7 @@ servers: [{ listen: LISTEN, proxy_pass: 'http://ORIGIN' }]
 const EACH: usize = 150;
 
 #[test]
-fn hundreds_of_slow_clients_are_nobody_elses_concern() {
+fn hundreds_of_slow_clients_delay_no_other_client() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,
@@ -163,7 +163,7 @@ servers: [{ listen: LISTEN, proxy_pass: 'http://ORIGIN' }]
     assert!(served > 100, "only {served} were served");
     assert!(
         slowest < Duration::from_secs(2),
-        "somebody waited {slowest:?}"
+        "a client waited {slowest:?}"
     );
     let grown = weir.resident().saturating_sub(before);
     assert!(grown < 100 << 20, "{grown} bytes for {} clients", 5 * EACH);

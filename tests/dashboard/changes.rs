@@ -1,4 +1,4 @@
-//! What a person changes from the page, and what the page says where that cannot be.
+//! Changes made from the page, and its errors where one is not possible.
 
 use serde_json::json;
 
@@ -73,8 +73,8 @@ fn servers_and_groups_are_switched() {
     click(&mut browser, &format!("Drain: {address}"));
     unlock(&mut browser);
     browser.until_shown("draining");
-    eventually("nobody is left", || status(&weir, POLITE) >= 500);
-    // Somebody wanted that: worth a look, but nobody is ill.
+    eventually("no server is left", || status(&weir, POLITE) >= 500);
+    // An operator did that: shown as a warning, and no server is unhealthy.
     browser.until(&format!(
         "{} === 'All servers of `app` are taken out'",
         answer("wellness")
@@ -104,7 +104,7 @@ fn a_wrong_token_is_asked_for_again() {
 }
 
 #[test]
-fn of_a_block_and_an_exemption_the_block_is_said_to_hold() {
+fn a_block_wins_over_an_exemption() {
     let origin = Origin::start();
     let weir = gateway(&origin);
     let api = Api(weir.admin_address());

@@ -1,7 +1,7 @@
-//! The page on the admin listener, in a real browser: what a person sees, and what their clicks do to the proxy.
+//! The dashboard, in a real browser: what it shows, and what clicks change.
 
 mod changes;
-mod glance;
+mod overview;
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +50,7 @@ fn status(weir: &Weir, from: Ipv4Addr) -> u16 {
     get_from(from, weir.address(), "/ok").status
 }
 
-/// Does something while somebody asks much more often than they may.
+/// Runs `act` while a client sends far more requests than its limit.
 fn flooded(weir: &Weir, from: Ipv4Addr, path: &str, mut doing: impl FnMut()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ fn a_request_is_explained_rule_by_rule() {
 
 /// The key came in a header, and the refusal only tells the key.
 #[test]
-fn a_refusal_by_a_header_is_explained_with_that_header() {
+fn a_refusal_by_a_header_key_is_explained_with_that_header() {
     let origin = Origin::start();
     let weir = gateway(&origin);
     let mut client = Client::connect(weir.address());
@@ -147,7 +147,7 @@ fn a_refusal_by_a_header_is_explained_with_that_header() {
 }
 
 #[test]
-fn what_limits_let_pass_and_something_else_stops_is_not_said_to_pass() {
+fn a_request_stopped_after_its_limits_is_not_explained_as_passing() {
     let origin = Origin::start();
     let weir = gateway(&origin);
     let api = Api(weir.admin_address());
@@ -178,7 +178,7 @@ fn it_fits_a_phone_in_light_and_in_dark() {
 }
 
 #[test]
-fn it_comes_with_a_strict_policy_and_to_strangers_without_what_it_shows() {
+fn the_dashboard_has_a_strict_policy_and_needs_the_token_for_data() {
     let origin = Origin::start();
     let weir = gateway(&origin);
     eventually("the admin listener", || {

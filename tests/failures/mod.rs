@@ -1,4 +1,4 @@
-//! A backend that fails: the client gets the status nginx would give, sees a cut answer as cut, and nothing that may
+//! Failing backends: the client gets nginx's status and sees truncated responses as truncated, and no request that may
 //! have had an effect is sent twice.
 
 use std::time::Duration;
@@ -37,19 +37,19 @@ fn post(weir: &Weir, path: &str) -> u16 {
 }
 
 #[test]
-fn nobody_at_the_address_is_a_502() {
-    let nobody = Port::claim();
-    let weir = group(&[format!("'{}'", nobody.address())], "");
+fn a_refused_connection_is_a_502() {
+    let unused = Port::claim();
+    let weir = group(&[format!("'{}'", unused.address())], "");
     let started = Instant::now();
     assert_eq!(get(weir.address(), "/ok").status, 502);
     assert!(started.elapsed() < Duration::from_secs(20), "at once");
-    weir.access_line(&format!("502 [{}] [502] GET /ok", nobody.address()));
+    weir.access_line(&format!("502 [{}] [502] GET /ok", unused.address()));
     // The only server is never left alone: it is asked again, and answers once it is there.
     assert_eq!(get(weir.address(), "/ok").status, 502);
 }
 
 #[test]
-fn a_backend_that_says_nothing_is_a_504() {
+fn a_silent_backend_is_a_504() {
     let origin = Origin::start();
     let weir = group(&[server(&origin, "")], "proxy_read_timeout: 500ms,");
     let started = Instant::now();
@@ -76,7 +76,7 @@ fn a_backend_that_does_not_accept_is_a_504() {
 }
 
 #[test]
-fn an_answer_that_is_none_is_a_502() {
+fn a_malformed_response_is_a_502() {
     let origin = Origin::start();
     let weir = group(&[server(&origin, "")], "");
     for path in ["/garbage", "/reset", "/both-lengths", "/two-lengths"] {
@@ -89,7 +89,7 @@ fn an_answer_that_is_none_is_a_502() {
 }
 
 #[test]
-fn a_cut_answer_is_seen_to_be_cut() {
+fn a_truncated_response_is_seen_as_truncated() {
     let origin = Origin::start();
     let weir = group(&[server(&origin, "")], "proxy_read_timeout: 500ms,");
     for (path, begun) in [
@@ -111,7 +111,7 @@ fn a_cut_answer_is_seen_to_be_cut() {
 }
 
 #[test]
-fn what_follows_an_answer_is_not_taken_for_the_next() {
+fn bytes_after_a_response_are_not_the_next_one() {
     let origin = Origin::start();
     let weir = group(&[server(&origin, "")], "");
     let mut client = Client::connect(weir.address());
@@ -178,7 +178,7 @@ fn weights_are_kept_as_smoothly_as_nginx_keeps_them() {
 }
 
 #[test]
-fn backups_are_asked_only_when_nobody_else_can_be() {
+fn backups_get_requests_only_without_other_servers() {
     let (first, second, third) = (Origin::named("a"), Origin::named("b"), Origin::named("c"));
     let weir = group(
         &[

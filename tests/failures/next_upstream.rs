@@ -1,4 +1,4 @@
-//! `proxy_next_upstream`, `max_fails` and `fail_timeout`: who is asked next, and who is left alone.
+//! `proxy_next_upstream`, `max_fails` and `fail_timeout`: which server gets the retry, and which is avoided.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -47,9 +47,9 @@ fn a_post_that_was_sent_stays_where_it_was_sent() {
 
 #[test]
 fn a_post_that_was_not_sent_moves_on() {
-    let (nobody, good) = (Port::claim(), Origin::start());
-    let nobody = format!("{{ address: '{}', max_fails: 0 }}", nobody.address());
-    let weir = group(&[nobody, server(&good, "")], "");
+    let (unused, good) = (Port::claim(), Origin::start());
+    let unused = format!("{{ address: '{}', max_fails: 0 }}", unused.address());
+    let weir = group(&[unused, server(&good, "")], "");
     assert_eq!([0; 4].map(|_| post(&weir, "/ok")), [200; 4]);
     assert!(good.seen().iter().all(|seen| seen.body == b"hello"));
 }
@@ -69,7 +69,7 @@ fn non_idempotent_lets_a_post_without_a_body_move_on() {
 }
 
 #[test]
-fn off_means_nobody_else_is_asked() {
+fn next_upstream_off_means_one_attempt() {
     let (bad, good) = bad_and_good("/reset");
     let weir = group(
         &[server(&bad, ", max_fails: 0"), server(&good, "")],
@@ -159,8 +159,8 @@ fn when_all_have_failed_it_is_a_502() {
 /// An operator who counts `[error]` counts requests that failed.
 #[test]
 fn a_retry_that_goes_well_is_no_error() {
-    let (nobody, origin) = (Port::claim(), Origin::start());
-    let dead = format!("'{}'", nobody.address());
+    let (unused, origin) = (Port::claim(), Origin::start());
+    let dead = format!("'{}'", unused.address());
     let weir = group(&[dead.clone(), server(&origin, "")], "");
     for _ in 0..2 {
         assert_eq!(get(weir.address(), "/ok").status, 200);

@@ -256,7 +256,7 @@ fn sentences_have_a_subject_a_reader_knows() {
     }
     at_most(
         VAGUE_SUBJECTS,
-        "sentences about nobody in particular",
+        "sentences without a concrete subject",
         &found,
     );
 }
@@ -303,7 +303,7 @@ fn every_folder_stands_in_the_table() {
 
 /// What only some folders may name, so that replacing it stays a job in one place.
 #[test]
-fn what_belongs_to_one_folder_is_named_only_there() {
+fn library_types_stay_in_their_folders() {
     let owners: [(&str, &[&str]); 11] = [
         ("config::raw", &["cli", "config"]),
         ("hashbrown::", &["store"]),

@@ -11,8 +11,8 @@ servers: [ { listen: LISTEN, proxy_request_buffering: off, proxy_pass: 'http://O
     )
 }
 
-/// Whether a request with this head is refused as malformed: its stream is reset, or the connection ended where nobody
-/// can say any more what the next head would mean.
+/// Whether a request with these headers is refused as malformed: its stream is reset, or the connection is closed where
+/// the state of header compression is lost.
 fn is_malformed(weir: &Weir, fields: &[(&str, &str)]) -> bool {
     let client = Framed::connect(weir.address());
     client.send(request(1, END_STREAM, fields));
@@ -22,7 +22,7 @@ fn is_malformed(weir: &Weir, fields: &[(&str, &str)]) -> bool {
 }
 
 #[test]
-fn fields_that_would_split_or_fool_somebody_are_refused() {
+fn headers_that_could_split_a_request_are_refused() {
     let origin = Origin::start();
     let weir = weir(&origin);
     for fields in [
@@ -195,7 +195,7 @@ fn a_lying_length_never_becomes_a_request() {
 }
 
 #[test]
-fn what_is_sent_on_is_in_one_normal_form() {
+fn requests_are_forwarded_in_one_normal_form() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let client = Framed::connect(weir.address());

@@ -1,4 +1,4 @@
-//! Clients that go too far: they are told so and cut off, others are served meanwhile, and little of it reaches anybody.
+//! HTTP/2 floods: the client gets GOAWAY and is disconnected, other clients are served meanwhile, and backends see little.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn attack(weir: &Weir, kind: &str, mut frames: impl FnMut(u32) -> Vec<u8>) -> u3
             assert!(began.elapsed() < Duration::from_secs(5), "others wait");
         }
     }
-    assert!(sent < 100_000, "{kind}: nobody minds");
+    assert!(sent < 100_000, "{kind}: the flood is not detected");
     let told = client.goes_away();
     assert!(
         matches!(told, None | Some(ENHANCE_YOUR_CALM)),
@@ -91,7 +91,7 @@ fn late_resets_are_cut_off_too() {
 
 /// A cheap answer for each reset does not make up for it.
 #[test]
-fn resets_between_answers_are_cut_off_too() {
+fn resets_between_responses_are_cut_off_too() {
     let origin = Origin::start();
     let weir = weir(&origin);
     attack(&weir, "reset", |number| {
@@ -108,7 +108,7 @@ fn resets_between_answers_are_cut_off_too() {
 
 /// `http2_max_resets` is for those who know their clients.
 #[test]
-fn how_many_resets_are_too_many_can_be_said() {
+fn the_number_of_allowed_resets_is_a_setting() {
     let origin = Origin::start();
     for (most, reset_in_vain) in [(5, 20), (1000, 900)] {
         let weir = Weir::before(
@@ -167,7 +167,7 @@ fn resets_that_the_server_is_made_to_send_count_as_well() {
             }
             stream += 2;
         }
-        assert!(stream < 100_000, "fault {index}: nobody minds");
+        assert!(stream < 100_000, "fault {index}: the flood is not detected");
         let asked = origin.count() - before;
         assert!(asked < 2000, "fault {index}: {asked} requests");
         assert_eq!(ask(weir.address(), "/here").status, 200);
@@ -214,7 +214,7 @@ fn data_without_data_is_cut_off() {
 
 /// CVE-2024-27316: a head that never ends.
 #[test]
-fn a_head_without_end_is_cut_off() {
+fn endless_request_headers_are_cut_off() {
     let origin = Origin::start();
     let weir = weir(&origin);
     attack(&weir, "headers", |number| match number {
@@ -245,7 +245,7 @@ fn a_bomb_of_compressed_fields_is_cut_off() {
 
 /// A head that is merely too large is answered as over HTTP/1, and the connection goes on.
 #[test]
-fn a_head_that_is_too_large_gets_431() {
+fn request_headers_that_are_too_large_get_431() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let client = Framed::connect(weir.address());
@@ -298,7 +298,7 @@ fn more_streams_than_allowed_are_refused() {
     origin.gates().open("g");
 }
 
-/// Answers that nobody takes in: each keeps at most a little, and the connection ends in time.
+/// Unread responses: each keeps little in memory, and the connection is closed in time.
 #[test]
 fn a_client_that_reads_nothing_costs_little_and_not_for_long() {
     let origin = Origin::start();

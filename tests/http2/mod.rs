@@ -1,9 +1,9 @@
-//! HTTP/2 towards clients, with curl, nghttp and h2load, and frame by frame where they behave too well.
+//! HTTP/2 from clients: curl, nghttp, h2load, and frames written by hand where those behave too well.
 
 mod downgrade;
-mod ending;
 mod floods;
 mod preface;
+mod shutdown;
 mod too_large;
 mod upstream;
 
@@ -117,7 +117,7 @@ fn a_large_upload_arrives_whole() {
 
 /// An upload that the backend does not read stops at some point, and costs no memory.
 #[test]
-fn an_upload_nobody_reads_is_held_back() {
+fn an_unread_upload_is_held_back() {
     let origin = Origin::start();
     let weir = weir(
         &origin,
@@ -235,7 +235,7 @@ fn an_idle_connection_is_ended_in_time_and_pings_do_not_keep_it() {
 
 /// A head that drips, and a client that never asks anything.
 #[test]
-fn a_slow_head_is_cut_off() {
+fn slow_request_headers_are_cut_off() {
     let origin = Origin::start();
     let weir = weir(&origin, "client_header_timeout: 1s");
     let silent = Framed::connect(weir.address());
@@ -277,7 +277,7 @@ fn a_stop_lets_streams_finish_and_takes_no_more() {
 }
 
 #[test]
-fn an_answer_that_breaks_off_is_reset() {
+fn a_truncated_response_is_reset() {
     let origin = Origin::start();
     let weir = weir(&origin, "");
     let client = Framed::connect(weir.address());

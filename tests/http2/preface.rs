@@ -1,4 +1,4 @@
-//! The first bytes of a connection without TLS: what is not HTTP/2's preface, and the preface where HTTP/2 is not spoken.
+//! The first bytes of a connection without TLS: other bytes than HTTP/2's preface, and the preface where HTTP/2 is off.
 
 use crate::support::frames::Framed;
 use crate::support::{Client, Weir, get as ask};

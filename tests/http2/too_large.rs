@@ -1,4 +1,4 @@
-//! Requests that are too large for a backend that takes others: it is not to blame, and nobody else suffers.
+//! Requests that are too large for a backend: they do not count as its failures, and no other request fails.
 
 use crate::support::{Client, Nginx, Origin, Weir, eventually, get};
 
@@ -12,9 +12,9 @@ fn ask_with(weir: &Weir, size: usize) -> u16 {
     client.response().status
 }
 
-/// It says how much it takes, so it is never sent more.
+/// The backend announces its limit, so it is never sent more.
 #[test]
-fn what_a_backend_does_not_take_is_not_sent() {
+fn requests_larger_than_a_backend_accepts_are_not_sent() {
     let origin = Origin::start();
     let back = Weir::before(
         &origin,

@@ -142,7 +142,7 @@ servers:
 
 /// What the backend's end says about it is what it says over HTTP/1.
 #[test]
-fn failures_are_told_as_over_http1() {
+fn failures_have_the_status_they_have_over_http1() {
     let origin = Origin::start();
     let (front, mut back) = chain(&origin);
     let cut = get(front.address(), "/close-early");
@@ -167,16 +167,16 @@ fn a_client_that_leaves_releases_the_backend() {
     origin.gates().open("g");
 }
 
-/// A backend that stops: what it had is finished, what comes after goes elsewhere, and nobody sees a failure.
+/// A backend that stops: its requests finish, later ones go to other servers, and no client sees a failure.
 #[test]
-fn a_backend_that_goes_away_gracefully_fails_nobody() {
+fn no_request_fails_when_a_backend_sends_goaway() {
     let origin = Origin::start();
     let (front, mut back) = chain(&origin);
     let mut client = Client::connect(front.address());
     client.get("/hold?gate=g");
     origin.gates().await_waiting("g", 1);
     back.signal("QUIT");
-    eventually("it takes nobody", || {
+    eventually("it accepts no connection", || {
         Client::try_connect(back.address()).is_err()
     });
     origin.gates().open("g");

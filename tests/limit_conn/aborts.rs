@@ -1,4 +1,4 @@
-//! A thousand requests that end in every way we could think of, and not one place lost.
+//! A thousand requests that end in every known way, without a lost slot.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ servers:
             });
         }
     });
-    eventually("nobody in progress", || {
+    eventually("no request is in progress", || {
         get(weir.address(), "/one/ok").status == 200
     });
     let mut held: Vec<_> = (0..3)

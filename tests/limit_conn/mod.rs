@@ -1,4 +1,4 @@
-//! `limit_conn`: a place is held until the last byte has left, and is given back however a request ends.
+//! `limit_conn`: a slot is held until the last byte has left, and released however the request ends.
 
 mod aborts;
 mod queue;
@@ -52,7 +52,7 @@ fn a_place_is_held_until_the_last_byte_has_left() {
 }
 
 #[test]
-fn a_place_comes_free_when_the_client_leaves_before_the_answer() {
+fn a_slot_is_released_when_the_client_leaves_before_the_response() {
     let origin = Origin::start();
     let weir = one_at_a_time(&origin, "");
     let client = hold(&weir, &origin, "never");
@@ -65,7 +65,7 @@ fn a_place_comes_free_when_the_client_leaves_before_the_answer() {
 }
 
 #[test]
-fn a_place_comes_free_when_the_client_leaves_in_the_middle_of_the_answer() {
+fn a_slot_is_released_when_the_client_leaves_during_the_response() {
     let origin = Origin::start();
     let weir = one_at_a_time(&origin, "");
     let mut client = Client::connect(weir.address());
@@ -109,7 +109,7 @@ fn a_place_comes_free_when_a_timeout_ends_the_request() {
 }
 
 #[test]
-fn weirs_own_answers_give_their_places_back() {
+fn local_replies_release_their_slots() {
     let origin = Origin::start();
     let weir = one_at_a_time(&origin, "client_max_body_size: 10, deny: 127.0.0.9,");
     for _ in 0..3 {
@@ -151,7 +151,7 @@ servers:
 }
 
 #[test]
-fn a_refusal_says_why() {
+fn a_refusal_has_its_reason() {
     let origin = Origin::start();
     let weir = one_at_a_time(&origin, "");
     let _held = hold(&weir, &origin, "g");

@@ -1,4 +1,4 @@
-//! The waiting line before a `limit_conn`: first come first served, bounded in length and in time.
+//! The queue of a `limit_conn`: first in, first out, bounded in length and time.
 
 use tokio::time::Instant;
 
@@ -35,7 +35,7 @@ pub(crate) fn in_line(weir: &Weir) -> u64 {
 }
 
 #[test]
-fn who_came_first_goes_first() {
+fn requests_wait_in_order() {
     let origin = Origin::start();
     let weir = with_queue(&origin, "{ size: 5, timeout: 20s }");
     let mut held = hold(&weir, &origin, "g");
@@ -79,7 +79,7 @@ fn a_full_line_turns_away_at_once() {
 }
 
 #[test]
-fn who_waited_too_long_is_turned_away() {
+fn a_request_that_waited_too_long_is_refused() {
     let origin = Origin::start();
     let weir = with_queue(&origin, "{ size: 5, timeout: 500ms }");
     let _held = hold(&weir, &origin, "g");
@@ -91,7 +91,7 @@ fn who_waited_too_long_is_turned_away() {
 }
 
 #[test]
-fn who_leaves_the_line_lets_the_others_move_up() {
+fn a_client_that_leaves_the_queue_makes_room() {
     let origin = Origin::start();
     let weir = with_queue(&origin, "{ size: 2, timeout: 20s }");
     let mut held = hold(&weir, &origin, "g");

@@ -1,4 +1,4 @@
-//! Each way of counting as a client meets it: how many pass, and what those are told who do not.
+//! Each algorithm as clients see it: how many requests pass, and what refusals say.
 //!
 //! Rates are so slow that no answer depends on how fast the machine is.
 
@@ -11,7 +11,7 @@ use super::limited;
 use crate::support::client::Response;
 use crate::support::{Client, Origin, Weir, get, get_from};
 
-/// Asks until somebody is refused; how many passed, and the refusal.
+/// Sends requests until one is refused; returns how many passed, and the refusal.
 fn passed(weir: &Weir) -> (usize, Response) {
     for passed in 0..50 {
         let answer = get(weir.address(), "/ok");
@@ -20,7 +20,7 @@ fn passed(weir: &Weir) -> (usize, Response) {
             return (passed, answer);
         }
     }
-    panic!("nobody is refused");
+    panic!("no request is refused");
 }
 
 fn seconds(answer: &Response) -> u64 {
@@ -48,7 +48,7 @@ bursty, rate: 1r/h, max_wait: 0s | burst: 3 | 1 | q=4;w=14400 | 3500 3600
 ";
 
 #[test]
-fn each_lets_as_many_pass_as_it_says_and_tells_when_to_come_back() {
+fn each_algorithm_passes_its_quota_and_sets_retry_after() {
     let origin = Origin::start();
     for case in CASES.lines() {
         let columns: Vec<_> = case.split('|').map(str::trim).collect();
@@ -82,7 +82,7 @@ fn a_paced_zone_lets_requests_out_one_by_one() {
     for one in asking {
         assert_eq!(one.join().expect("it was answered"), 200);
     }
-    // Whoever came first, the last one left a second after it.
+    // Whichever came first, the last one left a second after it.
     assert!(start.elapsed() >= Duration::from_millis(990));
 }
 
@@ -115,7 +115,7 @@ fn in_a_bursty_zone_the_next_one_pays() {
 }
 
 #[test]
-fn a_rule_says_what_a_request_weighs() {
+fn a_rule_sets_the_cost_of_a_request() {
     let origin = Origin::start();
     for (rule, expected) in [("cost: 5", 4), ("cost: 2.5", 8), ("cost: 20", 1)] {
         let weir = limited(
@@ -128,7 +128,7 @@ fn a_rule_says_what_a_request_weighs() {
 }
 
 #[test]
-fn a_request_says_what_it_weighs() {
+fn a_request_header_sets_the_cost() {
     let origin = Origin::start();
     let weir = limited(
         &origin,

@@ -1,4 +1,4 @@
-//! What a rule answers in its own words: of a type of its own, or in the form the client likes.
+//! The bodies of refusals: of a configured type, or of the type that the client accepts.
 
 use crate::support::client::Response;
 use crate::support::{Client, Weir, weir};
@@ -79,7 +79,7 @@ servers: [{ return: 204, limit_req: { zone: one, body: { html: { file: gone.html
 }
 
 #[test]
-fn a_request_without_a_key_is_told_so() {
+fn a_request_without_a_key_is_explained() {
     let weir = Weir::start(
         "limit_req_zones:
   keyed: { key: $http_x_api_key, rate: 1r/s, on_empty_key: { refuse: 401 } }

@@ -1,4 +1,4 @@
-//! Requests that weigh more or less than one, known when they come or only when they are over.
+//! Requests that cost more or less than one, known when they come or only when they end.
 
 use crate::support::{Client, Origin, Weir, eventually, get};
 
@@ -39,7 +39,7 @@ fn is_refused(weir: &Weir, path: &str) {
 }
 
 #[test]
-fn a_request_weighs_what_its_rule_or_itself_says() {
+fn the_cost_comes_from_the_rule_or_the_request() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let ask = |path: &str, times: usize| -> Vec<u16> {
@@ -66,7 +66,7 @@ fn a_request_weighs_what_its_rule_or_itself_says() {
 }
 
 #[test]
-fn what_a_backend_asks_for_is_paid_afterwards() {
+fn a_cost_set_by_the_backend_is_charged_afterwards() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let path = "/answered/bytes?n=3&field=X-Cost:70";

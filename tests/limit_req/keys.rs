@@ -190,7 +190,7 @@ fn fields_that_are_lists_are_joined() {
 }
 
 #[test]
-fn whoever_asks_for_it_has_the_join_of_nginx() {
+fn nginxs_join_of_header_lines_is_a_setting() {
     let origin = Origin::start();
     let weir = limited(
         &origin,
@@ -223,7 +223,7 @@ fn http2_is_held_to_the_same() {
 }
 
 #[test]
-fn an_ambiguous_key_is_told_like_any_other_refusal() {
+fn an_ambiguous_key_is_explained_like_any_other_refusal() {
     let origin = Origin::start();
     let weir = limited(&origin, "key: $http_x_api_key");
     let mut client = Client::connect(weir.address());

@@ -1,4 +1,4 @@
-//! Zones that are full: neither a limit nor a penalty can be had forgotten cheaply.
+//! Full zones: a client cannot get its limit or penalty dropped cheaply.
 
 use std::time::Duration;
 

@@ -1,16 +1,16 @@
-//! `limit_req` as a client and an operator see it: how many pass, what a refusal says, what the logs say.
+//! `limit_req` as clients and operators see it: how many requests pass, refusals, and logs.
 
 mod algorithms;
 mod bodies;
 mod cost;
-mod extras;
 mod keys;
+mod limit_headers;
 mod memory;
 mod overrides;
 mod refusal;
 mod sanctions;
 mod shadow;
-mod told;
+mod zone_features;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -175,7 +175,7 @@ fn excess_requests_leave_one_by_one() {
 }
 
 #[test]
-fn the_log_knows_what_the_limit_said() {
+fn the_access_log_has_the_limits_verdict() {
     let origin = Origin::start();
     let weir = limited(&origin, "rate: 1r/m", "burst: 1, nodelay: true");
     for path in ["/ok?first", "/ok?second", "/ok?third"] {
@@ -217,7 +217,7 @@ fn a_client_that_leaves_while_it_waits_is_logged_as_499() {
 }
 
 #[test]
-fn who_waits_is_also_noticed_when_the_connection_is_reset() {
+fn a_reset_of_a_waiting_client_is_noticed() {
     let origin = Origin::start();
     let weir = limited(&origin, "rate: 6r/m", "burst: 2");
     get(weir.address(), "/ok");
@@ -277,7 +277,7 @@ fn limits_hold_over_all_event_loops_together() {
 }
 
 #[test]
-fn a_refusal_with_status_444_says_nothing() {
+fn a_refusal_with_status_444_closes_the_connection() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,

@@ -47,7 +47,7 @@ servers:
         };
         assert_eq!(passed(65), 3, "{key}: numbers of its own");
         assert_eq!(passed(66), 5, "{key}: unlimited");
-        assert_eq!(passed(1), 1, "{key}: nobody else pays for 127.0.0.65");
+        assert_eq!(passed(1), 1, "{key}: no other client pays for 127.0.0.65");
     }
 }
 
@@ -154,7 +154,7 @@ servers:
     };
     assert_eq!(passed(65), 3, "numbers of its own");
     assert_eq!(passed(66), 6, "unlimited");
-    assert_eq!(passed(1), 1, "nobody else pays for 127.0.0.65");
+    assert_eq!(passed(1), 1, "no other client pays for 127.0.0.65");
     let twice = "X-Api-Key: k\r\nX-Api-Key: r\r\n";
     assert_eq!(ask(&gateways[0], "/", twice), 400);
 }

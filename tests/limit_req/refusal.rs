@@ -1,4 +1,4 @@
-//! What a refused client is told: when to come back, under which policy, in which form.
+//! The headers and bodies of refusals: `Retry-After`, the policy, and their formats.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn retry_after_is_exact_and_honoured() {
 }
 
 #[test]
-fn rates_are_exact_beyond_what_nginx_can_say() {
+fn rates_beyond_those_of_nginx_are_exact() {
     let origin = Origin::start();
     for (rate, interval) in [
         ("1r/m", 60_000),
@@ -246,7 +246,7 @@ servers:
 
 /// More than a socket takes at once: nothing is lost or comes twice where a refusal leaves in pieces.
 #[test]
-fn refusals_for_somebody_who_does_not_read_come_whole_when_he_does() {
+fn refusals_for_a_slow_reader_arrive_whole() {
     const MANY: usize = 900;
     let origin = Origin::start();
     let weir = limited(&origin, "rate: 1r/d", "burst: 0");

@@ -1,4 +1,4 @@
-//! What a rule does with requests that it does not let pass: another status, other words, or no answer at all.
+//! The actions of a rule on requests over the limit: another status, another body, or no response at all.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ fn a_rule_has_a_status_and_words_of_its_own() {
 }
 
 #[test]
-fn what_is_dropped_gets_no_answer() {
+fn a_dropped_request_gets_no_response() {
     let origin = Origin::start();
     let weir = weir(&origin);
     assert_eq!(get(weir.address(), "/drop").status, 200);
@@ -158,7 +158,7 @@ fn excess_waits_as_long_as_it_may() {
 }
 
 #[test]
-fn who_goes_over_stays_out() {
+fn a_penalty_lasts_for_its_time() {
     let origin = Origin::start();
     let weir = weir(&origin);
     let [_, refused] = pipelined(weir.address(), ["/out"; 2]);

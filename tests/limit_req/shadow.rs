@@ -1,4 +1,4 @@
-//! Limits that are only proposed, beside those that hold.
+//! Shadow limits, evaluated beside those in force.
 
 use crate::support::{Origin, Weir, get};
 

@@ -1,4 +1,4 @@
-//! `/metrics` as its readers see it: Prometheus, the manual, and whoever pays for the series.
+//! `/metrics`: the format, the manual, and the number of series.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -110,7 +110,7 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
 }
 
 #[test]
-fn the_manual_names_what_is_there_and_nothing_else() {
+fn the_manual_lists_exactly_the_metrics_that_exist() {
     let full = Full::start();
     let (there, told) = (shapes(&full.metrics()), documented());
     let missing: Vec<_> = there
@@ -140,9 +140,9 @@ fn shipped(name: &str) -> String {
     std::fs::read_to_string(path).expect("a file that is shipped")
 }
 
-/// Dashboard and alerts ask for nothing that is not there.
+/// Dashboard and alerts use only metrics that exist.
 #[test]
-fn what_is_shipped_for_metrics_asks_for_what_there_is() {
+fn shipped_dashboards_and_alerts_use_existing_metrics() {
     let full = Full::start();
     let metrics = full.metrics();
     let names: BTreeSet<_> = metrics.samples.iter().map(|sample| &*sample.name).collect();
@@ -159,7 +159,7 @@ fn what_is_shipped_for_metrics_asks_for_what_there_is() {
     let mut count = 0;
     for query in queries.chain([&*alerts]) {
         for name in asked(query) {
-            assert!(names.contains(name), "nobody has {name}: {query}");
+            assert!(names.contains(name), "there is no metric {name}: {query}");
             count += 1;
         }
     }
@@ -279,7 +279,7 @@ servers: [{ listen: [ LISTEN, LISTEN2 ], http2: on, return: 204 }]
 }
 
 #[test]
-fn what_took_long_is_in_the_histograms() {
+fn slow_requests_are_in_the_histograms() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,

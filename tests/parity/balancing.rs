@@ -1,4 +1,4 @@
-//! The same requests to nginx and to weir before the same servers: each has to be sent to the same one.
+//! The same requests to nginx and to weir with the same servers: each has to go to the same server.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,8 +11,8 @@ struct Both {
     nginx: Nginx,
     weir: Weir,
     origins: Vec<Origin>,
-    /// Where nobody is: nobody else gets these.
-    _nobody: Vec<Port>,
+    /// Reserved ports without a server.
+    _unused: Vec<Port>,
 }
 
 /// A server of the group: its settings in nginx's words.
@@ -20,7 +20,7 @@ struct Both {
 enum Server {
     /// One that answers.
     Up(&'static str),
-    /// Nobody is there.
+    /// No server listens there.
     Absent(&'static str),
 }
 
@@ -28,7 +28,7 @@ impl Both {
     fn start(nginx: &str, weir: &str, servers: &[Server]) -> Self {
         let mut origins = Vec::new();
         let (mut for_nginx, mut for_weir) = (String::new(), String::new());
-        let mut nobody = Vec::new();
+        let mut unused = Vec::new();
         for (number, server) in servers.iter().enumerate() {
             let (address, words) = match server {
                 Up(words) => {
@@ -40,7 +40,7 @@ impl Both {
                 Absent(words) => {
                     let port = Port::claim();
                     let address = port.address();
-                    nobody.push(port);
+                    unused.push(port);
                     (address, words)
                 }
             };
@@ -73,7 +73,7 @@ servers: [ {{ listen: LISTEN, locations: [ {{ path: /, proxy_pass: app }} ] }} ]
                 ),
             ),
             origins,
-            _nobody: nobody,
+            _unused: unused,
         }
     }
 
@@ -131,7 +131,7 @@ const GROUPS: [&[Server]; 5] = [
     &[Up("weight=2"), Up("down"), Up("weight=3"), Up("")],
     // Found out by the first who is sent there, then left alone.
     &[Up(""), Absent("weight=4 fail_timeout=1h"), Up("weight=2")],
-    // Nearly every hash leads to nobody: after twenty it is whose turn it is.
+    // Nearly every hash picks a server that is down: after twenty failed picks, round robin is used.
     &[Up(""), Up("weight=60 down"), Absent("max_fails=0"), Up("")],
 ];
 

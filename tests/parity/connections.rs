@@ -1,4 +1,4 @@
-//! `limit_conn`: who is in progress is decided by the backend's gates, so nothing here depends on time.
+//! `limit_conn`: gates at the backend decide which requests are in progress, so nothing here depends on time.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ fn an_idle_connection_takes_no_place() {
 }
 
 #[test]
-fn who_is_refused_by_the_second_zone_holds_no_place_in_the_first() {
+fn a_refusal_by_the_second_zone_holds_no_slot_in_the_first() {
     let pair = per_address(
         "location / {
             limit_conn address 3; limit_conn argument 1; limit_conn_status 429; proxy_pass http://ORIGIN;
@@ -163,7 +163,7 @@ fn a_server_has_its_own_count_and_a_missing_key_none() {
 }
 
 #[test]
-fn a_dry_run_refuses_nobody_and_lets_them_run_uncounted() {
+fn a_limit_conn_dry_run_refuses_no_request_and_counts_none() {
     let pair = per_address(
         "location / { limit_conn address 2; proxy_pass http://ORIGIN; }
         location /dry/ { limit_conn address 1; limit_conn_dry_run on; proxy_pass http://ORIGIN; }",
@@ -188,7 +188,7 @@ fn a_dry_run_refuses_nobody_and_lets_them_run_uncounted() {
 }
 
 #[test]
-fn who_waits_in_limit_req_holds_no_place() {
+fn a_request_delayed_by_limit_req_holds_no_slot() {
     let pair = Pair::start(
         "limit_conn_zone $binary_remote_addr zone=places:1m;
         limit_req_zone $binary_remote_addr zone=rate:1m rate=30r/m;

@@ -1,4 +1,4 @@
-//! Many requests over many rules, drawn by lot: what nobody thought of writing down.
+//! Many random requests over many random rules: the cases that no other test lists.
 //!
 //! At 1r/m nothing drains while a script runs, so both sides have to agree on every single verdict.
 

@@ -1,4 +1,4 @@
-//! `limit_req`, at rates so slow (1r/m) that a whole script happens within one period.
+//! `limit_req`, at rates so slow (1r/m) that a whole script fits into one period.
 
 use super::{Pair, ask};
 
@@ -92,7 +92,7 @@ fn two_locations_share_a_zone_each_with_its_own_burst() {
 }
 
 #[test]
-fn who_is_refused_by_the_second_zone_has_not_spent_the_first() {
+fn a_refusal_by_the_second_zone_does_not_charge_the_first() {
     let pair = pair(
         "limit_req_zone $binary_remote_addr zone=first:1m rate=1r/m;
         limit_req_zone $arg_k zone=second:1m rate=1r/m;",
@@ -117,7 +117,7 @@ fn who_is_refused_by_the_second_zone_has_not_spent_the_first() {
 }
 
 #[test]
-fn who_is_refused_by_the_first_zone_has_not_spent_the_second() {
+fn a_refusal_by_the_first_zone_does_not_charge_the_second() {
     let pair = pair(
         "limit_req_zone $arg_a zone=first:1m rate=1r/m; limit_req_zone $arg_b zone=second:1m rate=1r/m;",
         "location /l/ { limit_req zone=first; limit_req zone=second; proxy_pass http://ORIGIN; }",
@@ -169,7 +169,7 @@ fn a_list_is_inherited_only_where_the_inner_level_gives_none() {
 }
 
 #[test]
-fn a_dry_run_charges_what_passes_and_refuses_nobody() {
+fn a_dry_run_charges_requests_and_refuses_none() {
     let pair = pair(
         NGINX_PER_ADDRESS,
         "location /dry/ {
@@ -281,7 +281,7 @@ servers:
 }
 
 #[test]
-fn the_log_says_the_same_words() {
+fn refusals_are_logged_in_nginxs_words() {
     let pair = pair(
         NGINX_PER_ADDRESS,
         "location /l/ { limit_req zone=one; proxy_pass http://ORIGIN; }

@@ -1,4 +1,4 @@
-//! `limit_req` where time matters: what leaks, what waits and for how long.
+//! `limit_req` where time matters: draining, and how long requests wait.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ fn excess_waits_for_its_turn() {
 }
 
 #[test]
-fn what_is_within_delay_does_not_wait() {
+fn requests_within_the_delay_threshold_do_not_wait() {
     // The first three at once, the others as if the two before them had waited too.
     pair().agree(|side| side.waits("/some/ok", 6, &[0, 20, 40, 100, 200, 300]));
 }

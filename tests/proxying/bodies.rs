@@ -62,7 +62,7 @@ fn a_request_body_of_known_length_keeps_its_length() {
 }
 
 #[test]
-fn an_answer_is_passed_on_as_it_comes() {
+fn a_response_is_forwarded_as_it_comes() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "");
     let mut client = Client::connect(weir.address());
@@ -116,7 +116,10 @@ fn a_backend_that_stops_reading_stops_the_client() {
     while taken < LARGE && client.try_send(&piece).is_ok() {
         taken += piece.len();
     }
-    assert!(taken < LARGE / 2, "{taken} bytes were taken by nobody");
+    assert!(
+        taken < LARGE / 2,
+        "{taken} bytes were read without a reader"
+    );
     let grown = weir.resident().saturating_sub(before);
     assert!(grown < ALLOWED, "grown by {grown} bytes");
     origin.gates().open("gate");

@@ -1,5 +1,4 @@
-//! What is left of a body that nobody wanted, and how much a head may say. What smuggling lives on has its own
-//! tests, in `smuggling`.
+//! Bodies that were not read, and the limits on headers. Request smuggling has its own tests, in `smuggling`.
 
 use super::forwarding;
 use crate::support::{Client, Origin, Weir, get};
@@ -84,9 +83,9 @@ fn a_long_request_line_is_taken() {
     );
 }
 
-/// The answer came before anybody could know how long the body would be, and did not say `close`.
+/// The response came before the length of the body was known, and without `close`.
 #[test]
-fn a_long_chunked_body_that_nobody_wants_leaves_the_connection_usable() {
+fn an_unread_chunked_body_leaves_the_connection_usable() {
     let weir = Weir::start("servers: [{ listen: LISTEN, return: 200 }]\n");
     let mut client = Client::connect(weir.address());
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");

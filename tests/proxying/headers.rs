@@ -1,13 +1,13 @@
-//! Header fields: what is for the next hop only stays here, what the backend needs to know is added.
+//! Headers: hop-by-hop headers are removed, and those that the backend needs are added.
 
 use std::net::Ipv4Addr;
 
 use super::forwarding;
-use crate::support::origin::Seen;
+use crate::support::origin::ReceivedRequest;
 use crate::support::{Client, Origin, Weir, get};
 
 /// Sends a request with these fields from 127.0.0.2 and gives what the backend saw.
-fn sent(settings: &str, fields: &str) -> Seen {
+fn sent(settings: &str, fields: &str) -> ReceivedRequest {
     let origin = Origin::start();
     let weir = forwarding(&origin, settings);
     let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 0, 2), weir.address());
@@ -19,7 +19,7 @@ fn sent(settings: &str, fields: &str) -> Seen {
 }
 
 #[test]
-fn what_concerns_only_the_next_hop_is_not_forwarded() {
+fn hop_by_hop_headers_are_not_forwarded() {
     let head = sent(
         "",
         "Connection: keep-alive, X-Private , x-other\r\nX-Private: 1\r\nX-Other: 1\r\nKeep-Alive: timeout=5\r\n\
@@ -45,7 +45,7 @@ fn what_concerns_only_the_next_hop_is_not_forwarded() {
 }
 
 #[test]
-fn a_client_cannot_take_away_what_weir_adds() {
+fn connection_headers_of_clients_do_not_remove_headers_of_weir() {
     let head = sent(
         "proxy_set_header: { X-Real-IP: $remote_addr },",
         "Connection: close, Host, X-Forwarded-For, X-Forwarded-Proto, X-Real-IP, Via\r\n",
@@ -75,7 +75,7 @@ fn nominating_the_length_does_not_break_the_framing() {
 }
 
 #[test]
-fn the_backend_learns_who_asked() {
+fn the_backend_gets_the_clients_address_scheme_and_host() {
     let head = sent("", "").head;
     assert_eq!(head.get("x-forwarded-for"), Some("127.0.0.2"));
     assert_eq!(head.get("x-forwarded-proto"), Some("http"));
@@ -138,7 +138,7 @@ fn other_fields_pass_in_order_and_unchanged() {
 }
 
 #[test]
-fn what_the_backend_says_to_weir_alone_is_not_passed_on() {
+fn headers_for_weir_are_not_forwarded_to_the_client() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "");
     let response = get(weir.address(), "/hop-by-hop");

@@ -1,4 +1,4 @@
-//! `Max-Forwards`: a chain of gateways in which each counts down, and the one at 0 answers.
+//! `Max-Forwards`: in a chain of gateways each decrements it, and the one that gets 0 responds.
 
 use super::forwarding;
 use crate::http2::curl;
@@ -27,7 +27,7 @@ fn ask(weir: &Weir, method: &str, target: &str, fields: &str) -> Response {
 }
 
 #[test]
-fn each_gateway_counts_down_and_the_last_answers() {
+fn each_gateway_decrements_max_forwards_and_the_last_responds() {
     let origin = Origin::start();
     for version in ["1.1", "2"] {
         let (front, _back) = chain(&origin, version);
@@ -53,7 +53,11 @@ fn each_gateway_counts_down_and_the_last_answers() {
         assert_eq!(seen("Max-Forwards: 2\r\n"), ["0"], "{version}");
         assert_eq!(seen("Max-Forwards: 0012\r\n"), ["10"]);
         let nominated = "Connection: max-forwards\r\nMax-Forwards: 5\r\n";
-        assert_eq!(seen(nominated), ["3"], "nobody keeps it from counting");
+        assert_eq!(
+            seen(nominated),
+            ["3"],
+            "the connection option has no effect"
+        );
         assert_eq!(
             seen("Max-Forwards: 99999999999999999999999\r\n"),
             [(u64::MAX - 2).to_string()]
@@ -63,7 +67,7 @@ fn each_gateway_counts_down_and_the_last_answers() {
 }
 
 #[test]
-fn what_is_no_number_is_refused() {
+fn malformed_max_forwards_is_refused() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "");
     for value in ["-1", "1, 2", "many", "", "1\r\nMax-Forwards: 1"] {
@@ -81,7 +85,7 @@ fn what_is_no_number_is_refused() {
 }
 
 #[test]
-fn trace_goes_no_further_whatever_it_says() {
+fn trace_is_refused_with_any_max_forwards() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "");
     for fields in ["", "Max-Forwards: 0\r\n", "Max-Forwards: 3\r\n"] {
@@ -94,7 +98,7 @@ fn trace_goes_no_further_whatever_it_says() {
 
 /// An answer of weir's own is no way around what holds at a location.
 #[test]
-fn what_weir_answers_is_limited_like_what_it_forwards() {
+fn local_replies_are_limited_like_proxied_requests() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,
@@ -120,7 +124,7 @@ servers:
 }
 
 #[test]
-fn http2_clients_are_answered_alike() {
+fn http2_clients_get_the_same_responses() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "");
     let url = format!("http://{}/ok", weir.address());

@@ -1,4 +1,4 @@
-//! One message after the other: interim answers, early ones, those without a body, and connections that are kept.
+//! Sequences of messages: interim and early responses, responses without a body, and persistent connections.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ servers:
 }
 
 #[test]
-fn an_answer_before_the_end_of_the_request_reaches_the_client() {
+fn a_response_before_the_end_of_the_request_reaches_the_client() {
     let origin = Origin::start();
     let weir = forwarding(
         &origin,
@@ -84,7 +84,7 @@ fn an_answer_before_the_end_of_the_request_reaches_the_client() {
 }
 
 #[test]
-fn answers_without_a_body_leave_the_connection_in_step() {
+fn responses_without_a_body_leave_the_connection_in_sync() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "");
     let mut client = Client::connect(weir.address());
@@ -132,7 +132,7 @@ servers:
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order() {
+fn pipelined_requests_get_their_responses_in_order() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "");
     let mut client = Client::connect(weir.address());
@@ -150,7 +150,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_client_of_http_1_0_gets_an_answer_it_understands() {
+fn a_client_of_http_1_0_gets_a_response_without_chunks() {
     let origin = Origin::start();
     let weir = forwarding(&origin, "");
     let mut client = Client::connect(weir.address());

@@ -1,4 +1,4 @@
-//! What passes between client and backend: heads rewritten as a gateway must, bodies streamed, framing never trusted.
+//! Forwarding: headers are rewritten as a gateway must, bodies are streamed, and framing is never trusted.
 
 mod bodies;
 mod framing;
@@ -7,7 +7,7 @@ mod max_forwards;
 mod messages;
 mod redirects;
 mod responses;
-mod returned;
+mod return_directive;
 mod uri;
 
 use crate::support::{Origin, Weir};

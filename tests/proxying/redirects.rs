@@ -1,4 +1,4 @@
-//! `Host` as backends are told it, and where their redirects lead, beside nginx.
+//! The `Host` that backends get, and how their redirects are rewritten, compared with nginx.
 
 use crate::support::{Client, Nginx, Origin, Weir};
 
@@ -50,7 +50,7 @@ fn without_a_host_a_backend_is_asked_for_by_its_own_name() {
 }
 
 #[test]
-fn what_is_set_stands() {
+fn a_host_header_that_is_set_stays() {
     let asked = "GET /ok HTTP/1.1\nHost: shop.test:81\n\n";
     for (value, sent) in [
         ("$proxy_host", "ORIGIN"),

@@ -1,4 +1,4 @@
-//! Responses of backends that are not quite HTTP, as docs/http.md lists them: what nginx makes of each, and what weir does.
+//! Malformed responses of backends, as docs/http.md lists them: how nginx and weir handle each.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -242,7 +242,7 @@ fn how_many_headers_a_response_may_have_is_a_setting() {
 }
 
 #[test]
-fn a_wish_for_something_else_is_passed_on_and_told() {
+fn an_upgrade_offer_of_a_backend_is_forwarded_and_logged() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let backend = listener.local_addr().expect("it is bound");
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The target that reaches the backend, compared with nginx's for the same request.
+//! The target that the backend gets, compared with nginx's for the same request.
 
 use crate::support::{Client, Nginx, Origin, Weir};
 

@@ -1,9 +1,9 @@
-//! Masters that die and are followed by others, and those who know which.
+//! Failover: masters that die, their successors, and sentinels.
 
 use std::process::Command;
 
-use super::places;
-use super::shapes::{cluster_with, urls};
+use super::deployments::{cluster_with, urls};
+use super::slots;
 use super::{degraded, gateway, metric, missed, passed};
 use crate::support::ports::Port;
 use crate::support::process::Process;
@@ -88,7 +88,7 @@ fn fail_over(mode: &str) {
         replica.cli(&["KEYS", "weir:{one*"]).contains("weir:{one")
     });
     master.kill();
-    assert_eq!(passed(&[&weir], 3), 3, "nobody notices");
+    assert_eq!(passed(&[&weir], 3), 3, "no client notices");
     eventually("the outage is noticed", || {
         weir.stderr().contains("is away")
     });
@@ -140,10 +140,10 @@ fn is_replicated(master: &Redis) -> bool {
 
 /// Of three masters and their replicas, the one dies that has the key; requests go on coming all the while.
 #[test]
-fn in_a_cluster_a_replica_takes_over_what_its_master_knew() {
+fn a_replica_takes_over_the_state_of_its_cluster_master() {
     let mut nodes = cluster_with(1);
     let store = format!("redis: {}, timeout: 1s", urls(&nodes));
-    // Nothing drains while somebody is voted for.
+    // Nothing drains during the election.
     let weir = gateway(&store, "rate: 1r/h", "burst: 19, nodelay: true");
     let is_owner = |node: &Redis| {
         node.cli(&["ROLE"]).starts_with("master")
@@ -187,15 +187,15 @@ fn after_a_failover_places_are_still_taken() {
         cli(sentinel.port.number(), &["SENTINEL", "REPLICAS", "main"])
             .contains(&replica.port().to_string())
     });
-    let weir = places::gateway(&sentinel.store(""), origin.address(), "limit: 1");
-    let mut held = places::hold(&weir, &origin, "g");
+    let weir = slots::gateway(&sentinel.store(""), origin.address(), "limit: 1");
+    let mut held = slots::hold(&weir, &origin, "g");
     master.kill();
     eventually("the outage is noticed", || degraded(&weir));
     assert_eq!(get(weir.address(), "/no").status, 503);
     eventually("the replica is asked", || !degraded(&weir));
-    eventually("it knows of the place", || places::taken(&replica) == 1);
+    eventually("it knows of the place", || slots::taken(&replica) == 1);
     assert_eq!(get(weir.address(), "/no").status, 503);
     origin.gates().open("g");
     assert_eq!(held.response().status, 200);
-    eventually("it is given back", || places::taken(&replica) == 0);
+    eventually("it is given back", || slots::taken(&replica) == 0);
 }

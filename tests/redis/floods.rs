@@ -1,4 +1,4 @@
-//! Leases, and keys of which too much is wanted, while many ask as fast as they can.
+//! Leases and hot keys under as much load as possible.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -46,7 +46,7 @@ fn under_load_a_killed_redis_is_neither_an_error_nor_a_wait_with_leases() {
     });
 }
 
-/// Asks for as long as somebody wants it, many at once in each write; how many passed.
+/// Sends requests until it is stopped, many in each write; returns how many passed.
 fn flood(address: SocketAddr, wanted: &Weak<()>) -> u64 {
     let mut passed = 0;
     while wanted.strong_count() > 0 {

@@ -1,11 +1,11 @@
-//! Decisions without a question: leases, and refusals that are remembered.
+//! Local decisions: leases and remembered refusals.
 
 use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shapes::{cluster, urls};
+use super::deployments::{cluster, urls};
 use super::{degraded, gateway, hammer_at, metric, missed, passed};
 use crate::support::redis::Redis;
 use crate::support::{PATIENCE, Weir, eventually, get, millis_since};
@@ -58,7 +58,7 @@ fn questions_at_rest(redis: &Redis, weir: &Weir, quiet: Duration) -> u64 {
         (leased, questions(redis))
     };
     let mut before = count();
-    eventually("nobody asks", || {
+    eventually("the store gets no requests", || {
         thread::sleep(quiet);
         std::mem::replace(&mut before, count()) == before
     });
@@ -212,7 +212,7 @@ fn a_key_that_is_refused_costs_nothing_until_it_may_come_back() {
 }
 
 #[test]
-fn what_one_gateway_does_not_use_another_gets() {
+fn leases_that_one_gateway_does_not_use_go_to_another() {
     let redis = Redis::start();
     let start = || gateway(&leased(&redis), "rate: 1r/m", "burst: 199, nodelay: true");
     let [one, two]: [Weir; 2] = fleet(start);
@@ -228,7 +228,7 @@ fn what_one_gateway_does_not_use_another_gets() {
 }
 
 #[test]
-fn who_stops_gives_back_and_everybody_sees_who_has_what() {
+fn a_gateway_that_stops_returns_its_leases() {
     let redis = Redis::start();
     // Enough for one every tenth of a second until it is seen.
     let start = || gateway(&leased(&redis), "rate: 1r/h", "burst: 999, nodelay: true");
@@ -266,7 +266,7 @@ fn who_stops_gives_back_and_everybody_sees_who_has_what() {
 }
 
 #[test]
-fn nobody_gets_a_fresh_burst_when_redis_dies_with_leases_out() {
+fn no_client_gets_a_fresh_burst_when_redis_dies_with_leases_out() {
     let mut redis = Redis::start();
     let start = || gateway(&leased(&redis), "rate: 1r/m", "burst: 8, nodelay: true");
     let [one, two]: [Weir; 2] = fleet(start);

@@ -2,21 +2,21 @@
 //!
 //! Where the deadline of a decision is not what is tested it is a second: a busy machine is no outage.
 
-mod bound;
-mod cut_off;
+mod algorithms;
+mod deployments;
 mod failover;
+mod faulty_store;
 mod floods;
-mod keeper;
+mod lease_connection;
 mod leases;
+mod limit_headers;
 mod outage;
-mod places;
-mod places_away;
+mod partition;
+mod pass_bound;
 mod resharding;
-mod shapes;
+mod slots;
+mod slots_outage;
 mod small_limits;
-mod told;
-mod troubles;
-mod ways;
 
 use std::net::SocketAddr;
 use std::thread;
@@ -239,7 +239,7 @@ fn hammer_at(address: SocketAddr, path: &str, goes_on: impl Fn(u64) -> bool) -> 
 }
 
 #[test]
-fn three_gateways_under_load_let_pass_what_the_limit_says() {
+fn three_gateways_under_load_pass_what_the_limit_allows() {
     let redis = Redis::start();
     let store = format!("redis: '{}', timeout: 1s", redis.url());
     let fleet: Vec<_> = (0..3)

@@ -1,4 +1,4 @@
-//! A store that is away, slow, full, read-only or not a Redis at all: nobody notices but the operator.
+//! A store that is away, slow, full, read-only or not a Redis at all: operators notice, and clients do not.
 
 use std::thread;
 use std::time::Duration;
@@ -25,8 +25,8 @@ fn returns(weir: &Weir) {
     weir.error_line("store \"shared\" is back after");
 }
 
-/// Whether all loops of a gateway ask their store. Which of them a connection comes out at is chance; of twenty all have
-/// some, and each is about a key that nobody has heard of.
+/// Whether all loops of a gateway use their store. A connection goes to a random loop; of twenty connections all loops have
+/// some, and each is about a new key.
 pub(super) fn asks(weir: &Weir) -> bool {
     let asked = || metric(weir, "weir_store_asked_total{store=\"shared\"}");
     let before = asked();
@@ -41,7 +41,7 @@ pub(super) fn asks(weir: &Weir) -> bool {
 
 /// What both gateways let pass before is known to both.
 #[test]
-fn nobody_gets_a_fresh_burst_when_redis_dies() {
+fn no_client_gets_a_fresh_burst_when_redis_dies() {
     let mut redis = Redis::start();
     let (one, two) = (patient(&redis, ""), patient(&redis, ""));
     assert_eq!(passed(&[&one, &two], 20), 9);
@@ -63,7 +63,7 @@ fn nobody_gets_a_fresh_burst_when_redis_dies() {
 
 /// What a key has left, each gateway lets pass its part of.
 #[test]
-fn all_gateways_together_let_pass_what_was_left() {
+fn all_gateways_together_pass_the_requests_that_were_left() {
     let mut redis = Redis::start();
     let store = format!("redis: '{}', timeout: 1s", redis.url());
     for (zone, rule) in [
@@ -92,7 +92,7 @@ fn all_gateways_together_let_pass_what_was_left() {
 }
 
 #[test]
-fn a_frozen_redis_delays_nobody_for_long() {
+fn a_frozen_redis_delays_requests_by_its_timeout_at_most() {
     let redis = Redis::start();
     let store = format!("redis: '{}', timeout: 100ms", redis.url());
     let weir = gateway(&store, "rate: 1r/m", "burst: 8, nodelay: true");
@@ -142,7 +142,7 @@ pub(super) fn killed_under_load(mode: &str, credit: u64) -> (Redis, Weir) {
     let slowest = heard.iter().map(|(_, slowest)| *slowest).max();
     // What one finds that is told of the end may lack what the two others were let in with just before.
     let most = 21 + at_100_a_second(millis_since(begun)) + missed([&weir]) + credit + 2;
-    // Whoever is too slow for a second is away, too, and does not know of what passed meanwhile.
+    // A store that is too slow for a second counts as away, too, and has not counted the requests that passed meanwhile.
     let most = most + 21 * count(&weir.stderr(), "is back") as u64;
     assert!((22..=most).contains(&passed), "{passed} of {most}");
     assert!(slowest < Some(10_000), "{slowest:?}");
@@ -158,7 +158,7 @@ pub(super) fn killed_under_load(mode: &str, credit: u64) -> (Redis, Weir) {
 }
 
 #[test]
-fn what_is_done_without_a_store_can_be_chosen() {
+fn the_outage_policy_of_a_store_is_a_setting() {
     let mut redis = Redis::start();
     let allows = patient(&redis, ", on_outage: allow");
     let refuses = patient(&redis, ", on_outage: refuse");
@@ -181,7 +181,7 @@ fn starts_without(url: &str, why: &str) {
 }
 
 #[test]
-fn a_wrong_password_is_said_and_not_shown() {
+fn a_wrong_password_is_logged_without_the_password() {
     let redis = Redis::with(&["--requirepass", "right"]);
     starts_without(
         &format!("redis://:secret@{}", redis.address()),

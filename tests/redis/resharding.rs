@@ -1,11 +1,11 @@
-//! Slots of a cluster that move while gateways count in them.
+//! Hash slots of a cluster that move under load.
 
 use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shapes::{cluster, urls};
+use super::deployments::{cluster, urls};
 use super::{at_100_a_second, gateway, hammer, missed};
 use crate::support::redis::Redis;
 use crate::support::{Weir, millis_since};

@@ -1,5 +1,5 @@
-//! Limits smaller than the fleet: while their store is away, each gateway still lets somebody pass, and keys that had
-//! nothing left have nothing left.
+//! Limits smaller than the fleet: while their store is away, each gateway still passes some requests, and keys that were
+//! used up stay used up.
 
 use super::{degraded, metric};
 use crate::support::redis::Redis;
@@ -108,7 +108,7 @@ fn an_outage_leaves_every_gateway_one_of_two_places() {
     eventually("the outage is noticed", || fleet.iter().all(degraded));
     let mut held: Vec<_> = fleet
         .iter()
-        .map(|weir| super::places::hold(weir, &origin, "g"))
+        .map(|weir| super::slots::hold(weir, &origin, "g"))
         .collect();
     for weir in &fleet {
         assert_eq!(crate::support::get(weir.address(), "/no").status, 503);
@@ -121,7 +121,7 @@ fn an_outage_leaves_every_gateway_one_of_two_places() {
 
 /// What cannot be divided is asked for, and all gateways together let two pass, no more and no less.
 #[test]
-fn a_limit_of_two_is_shared_by_three_whose_store_is_there() {
+fn a_limit_of_two_is_shared_by_three_gateways() {
     let (redis, origin) = (Redis::start(), Origin::start());
     for mode in ["exact", "leased"] {
         redis.cli(&["FLUSHALL"]);

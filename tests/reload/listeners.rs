@@ -1,4 +1,4 @@
-//! Addresses come and go.
+//! Listeners that are added and removed by a reload.
 
 use super::answering;
 use crate::support::{Client, Origin, Weir, eventually, get};
@@ -33,7 +33,7 @@ fn addresses_are_listened_on_from_the_moment_they_are_in_force() {
 
     weir.reload(&answering("first"));
     assert!(kept.is_closed(), "who is idle is let go");
-    eventually("nobody listens there", || {
+    eventually("no socket listens there", || {
         Client::try_connect(weir.second_address()).is_err()
     });
     other.get("/");
@@ -43,7 +43,7 @@ fn addresses_are_listened_on_from_the_moment_they_are_in_force() {
 }
 
 #[test]
-fn who_is_served_where_nobody_listens_any_more_is_served_to_the_end() {
+fn requests_of_a_removed_listener_are_finished() {
     let origin = Origin::start();
     let second = "- listen: LISTEN2
   locations: [ { path: /, proxy_pass: 'http://ORIGIN' } ]
@@ -54,7 +54,7 @@ fn who_is_served_where_nobody_listens_any_more_is_served_to_the_end() {
     waiting.get("/hold?gate=g");
     origin.gates().await_waiting("g", 1);
     weir.reload(&answering("first"));
-    eventually("nobody listens there", || {
+    eventually("no socket listens there", || {
         Client::try_connect(weir.second_address()).is_err()
     });
     weir.reload(&answering("again"));
@@ -114,7 +114,7 @@ fn the_admin_listener_moves() {
 }
 
 #[test]
-fn what_is_settled_at_the_start_is_told_and_stays() {
+fn settings_that_need_a_restart_are_logged_and_stay() {
     let weir = Weir::start(&answering("one"));
     weir.reload(&format!("workers: 7\n{}", answering("two")));
     weir.error_line("workers: 7 is for the next start");

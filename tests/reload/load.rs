@@ -1,4 +1,4 @@
-//! Many reloads while many ask: nobody notices, and nothing is left behind.
+//! Many reloads under load: no client notices, and no old generation is left.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -71,7 +71,7 @@ fn reload_under_load(lasts: Duration) {
         let clients: Vec<_> = (0..8)
             .map(|_| scope.spawn(|| ask(&weir, &over, &answers)))
             .collect();
-        // Also where something goes wrong: nobody would end otherwise.
+        // Also after a failure: the clients would not end otherwise.
         let _end = Over(&over);
         let end = Instant::now() + lasts;
         let mut number = 0;
@@ -108,7 +108,7 @@ fn not_one_request_fails_for_long() {
 
 /// Generations go when their last request does.
 #[test]
-fn nothing_is_left_of_what_was() {
+fn old_generations_are_dropped() {
     let origin = Origin::start();
     let weir = Weir::start(&variant(0, &origin));
     // It holds on to no generation while it is idle.

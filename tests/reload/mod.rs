@@ -1,10 +1,10 @@
-//! The configuration is read again while weir runs: what changes, what is kept, and what a mistake does.
+//! Reloads of the configuration: what changes, what is kept, and what an error does.
 
-mod asking;
-mod learned;
+mod api;
 mod listeners;
 mod load;
 mod operators;
+mod state;
 mod systemd;
 mod upgrade;
 mod upstreams;
@@ -25,7 +25,7 @@ servers:
 }
 
 #[test]
-fn the_next_request_is_answered_by_the_new_configuration() {
+fn the_next_request_is_served_by_the_new_configuration() {
     let weir = Weir::start(&answering("one"));
     let mut kept = Client::connect(weir.address());
     kept.get("/");
@@ -41,7 +41,7 @@ fn the_next_request_is_answered_by_the_new_configuration() {
 }
 
 #[test]
-fn a_mistake_changes_nothing_and_is_told() {
+fn a_configuration_error_changes_nothing_and_is_logged() {
     let weir = Weir::start(&answering("one"));
     let said = weir.reload_refused(&answering("two").replace("path: /", "path: /, pathh: /x"));
     assert!(
@@ -53,9 +53,9 @@ fn a_mistake_changes_nothing_and_is_told() {
     assert_eq!(get(weir.address(), "/").text(), "three");
 }
 
-/// What only shows when things are built is noticed before anything is changed, too.
+/// Errors that only show when listeners are opened are found before anything changes, too.
 #[test]
-fn what_cannot_be_had_changes_nothing_either() {
+fn a_listener_that_cannot_be_opened_changes_nothing() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let weir = Weir::start(&answering("one"));
@@ -89,7 +89,7 @@ fn what_cannot_be_had_changes_nothing_either() {
 }
 
 #[test]
-fn what_is_in_flight_finishes_by_the_rules_it_began_with() {
+fn requests_in_flight_finish_by_their_old_limits() {
     let origin = Origin::start();
     let before = "log: { level: info, access: { path: DIR/one.log } }
 servers:

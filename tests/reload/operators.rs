@@ -1,4 +1,4 @@
-//! What operators have said of keys, servers, breakers and groups, and what a reload keeps of it.
+//! Actions of operators on keys, servers, breakers and groups that a reload keeps.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What systemd hands over and is told.
+//! Socket activation and notifications of systemd.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -81,7 +81,7 @@ fn its_sockets_are_listened_on() {
     let config = home.path().join("weir.yaml");
     let yaml = answering("activated").replace("LISTEN", &address.to_string());
     std::fs::write(&config, yaml).unwrap();
-    // Its standard input is the one descriptor that nobody else who is started meanwhile can get, too.
+    // Its standard input is the one descriptor that no other child started meanwhile inherits.
     let script = "exec 3<&0 0</dev/null; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web; exec \"$0\" run --config \"$1\"";
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(script).arg(BINARY).arg(&config);

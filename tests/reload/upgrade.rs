@@ -20,7 +20,7 @@ fn start(yaml: &str) -> (Weir, tempfile::TempDir) {
     (weir, home)
 }
 
-/// Ends whoever takes over, which is nobody's child here: also where a test fails before it has.
+/// Ends the process that takes over, which is no child of the test: also where the test fails before that.
 struct Successor {
     old: u32,
     log: PathBuf,
@@ -60,7 +60,7 @@ impl Drop for Successor {
 }
 
 #[test]
-fn nobody_is_refused_while_it_does() {
+fn requests_are_served_during_the_upgrade() {
     let origin = Origin::start();
     let yaml = format!(
         "{}  - {{ path: /far, proxy_pass: 'http://{}/' }}\n- listen: 'unix:DIR/weir.sock'\n",
@@ -93,7 +93,7 @@ fn nobody_is_refused_while_it_does() {
         });
         over.store(true, Ordering::Relaxed);
         for client in clients {
-            client.join().expect("nobody was refused");
+            client.join().expect("no request was refused");
         }
     });
     assert!(asked.load(Ordering::Relaxed) > 0);
@@ -129,7 +129,7 @@ fn one_that_does_not_come_to_run_changes_nothing() {
     assert_eq!(get(weir.address(), "/").text(), "two");
 }
 
-/// Whoever stops weir finds none afterwards.
+/// No process is left after weir was stopped.
 #[test]
 fn a_stop_ends_the_one_that_is_about_to_take_over_as_well() {
     let (mut weir, home) = start(&answering("one"));
@@ -150,7 +150,7 @@ fn a_stop_ends_the_one_that_is_about_to_take_over_as_well() {
     assert_eq!(weir.wait().code(), Some(0));
     eventually("it is gone", || {
         let state = std::fs::read_to_string(&state).unwrap_or_default();
-        // What nobody has asked about yet is gone as well.
+        // Results that were not collected yet are gone as well.
         state.is_empty() || state.contains(") Z ")
     });
 }

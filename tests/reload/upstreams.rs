@@ -1,4 +1,4 @@
-//! What is known of servers when the upstream they belong to changes.
+//! The state of servers when their upstream changes.
 
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ fn an_operators_word_and_the_counters_outlast_a_server_that_comes() {
     for _ in 0..5 {
         assert_eq!(get(weir.address(), "/ok").status, 200);
     }
-    assert_eq!(four.count(), 5, "nobody else is asked");
+    assert_eq!(four.count(), 5, "no other server gets requests");
     assert_eq!((one.count(), two.count(), three.count()), before);
     assert_eq!(server(&weir, &one)["draining"], true);
     assert_eq!(server(&weir, &two)["down"], true);
@@ -75,7 +75,7 @@ fn an_operators_word_and_the_counters_outlast_a_server_that_comes() {
 }
 
 #[test]
-fn who_was_found_ill_is_ill_until_it_is_found_well() {
+fn an_unhealthy_server_stays_unhealthy_across_a_reload() {
     let (well, ill) = (Origin::start(), Origin::start());
     let check = |interval: &str| {
         format!("    health_check: {{ path: /ok, interval: {interval}, fall: 1, rise: 1 }}\n")

@@ -1,4 +1,4 @@
-//! Counters outlive the numbers they are held against.
+//! Counters survive a change of their limits.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn passing(weir: &Weir) -> usize {
 const ZONE: &str = "{ key: $binary_remote_addr, rate: 1r/m, size: 1m }";
 
 #[test]
-fn who_has_used_up_a_burst_has_not_got_it_back() {
+fn a_spent_burst_stays_spent() {
     let weir = Weir::start(&limited(ZONE, 3));
     assert_eq!(passing(&weir), 4);
     weir.reload(&limited(ZONE, 3));
@@ -56,7 +56,7 @@ fn who_has_used_up_a_burst_has_not_got_it_back() {
 }
 
 #[test]
-fn what_means_something_else_by_now_starts_afresh_and_the_log_says_so() {
+fn a_zone_with_a_changed_key_starts_empty_and_is_logged() {
     let weir = Weir::start(&limited(ZONE, 3));
     assert_eq!(passing(&weir), 4);
     for (zone, why) in [
@@ -115,7 +115,7 @@ servers:
 
 /// Who waits in a line is served in the order of coming, whatever is reloaded meanwhile.
 #[test]
-fn those_who_wait_keep_their_places() {
+fn waiting_requests_keep_their_order() {
     let origin = Origin::start();
     let yaml = PLACES.replace("ORIGIN", &origin.address().to_string());
     let weir = Weir::start(&yaml);

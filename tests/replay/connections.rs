@@ -1,4 +1,4 @@
-//! `limit_conn` from a log: who was there at the same time, and who waits for a place.
+//! `limit_conn` from a log: concurrent requests, and requests that wait for a slot.
 
 use super::{Desk, START, counts};
 
@@ -56,7 +56,7 @@ servers: [ { listen: 8080, limit_conn: { zone: perip, limit: 2 }, return: 200 } 
 }
 
 #[test]
-fn who_may_wait_for_a_place_waits_on_the_clock_of_the_log() {
+fn queued_requests_wait_on_the_clock_of_the_log() {
     let desk = Desk::new(
         "
 limit_conn_zones: { perip: { key: $binary_remote_addr, size: 1m } }

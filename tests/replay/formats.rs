@@ -1,4 +1,4 @@
-//! The same traffic in every clothing.
+//! The same traffic in every log format.
 
 use std::process::Command;
 
@@ -84,7 +84,7 @@ fn packed(desk: &Desk, program: &str, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_packed_is_unpacked_whatever_it_is_called() {
+fn compressed_logs_are_recognised_by_their_content() {
     let desk = Desk::new(HALF);
     let log = plain();
     let (first, second) = log.split_at(plain().lines().take(14).map(|line| line.len() + 1).sum());

@@ -1,4 +1,4 @@
-//! What a live weir decided, and what a replay of its log makes of the same requests: one by one the same.
+//! A running weir and a replay of its log: the same verdict on every request.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

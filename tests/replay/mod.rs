@@ -1,12 +1,11 @@
-//! `weir replay`: the right answer from every kind of log, the same answer always, and plain words about what cannot
-//! be read.
+//! `weir replay`: exact and reproducible reports from every kind of log, and clear errors about logs that cannot be read.
 
-mod answers;
 mod connections;
+mod errors;
 mod formats;
 mod live;
 mod page;
-mod problems;
+mod reports;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The page, in a real browser.
+//! The HTML report, in a real browser.
 
 use std::process::Command;
 

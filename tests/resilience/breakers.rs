@@ -69,7 +69,7 @@ fn while_it_is_open_others_are_asked() {
 }
 
 #[test]
-fn with_nobody_else_the_answer_is_503_at_once() {
+fn without_another_server_the_response_is_503_at_once() {
     let origin = Origin::start();
     let weir = before(&[&origin], LASTING, "proxy_pass: app");
     for _ in 0..4 {
@@ -120,7 +120,7 @@ fn every_way_to_fail_counts() {
 }
 
 #[test]
-fn an_answer_cut_short_counts_against_its_server() {
+fn a_truncated_response_counts_as_a_failure_of_its_server() {
     let origin = Origin::start();
     let weir = before(&[&origin], LASTING, "proxy_pass: app");
     for _ in 0..4 {
@@ -139,9 +139,9 @@ fn an_answer_cut_short_counts_against_its_server() {
     });
 }
 
-/// It answers half of the time: enough to be tried, too little to be relied on. Nobody notices but its neighbour.
+/// The server responds half of the time: enough to be tried, too little to be relied on. No client notices.
 #[test]
-fn a_server_that_flaps_is_left_alone_and_costs_nobody_an_answer() {
+fn a_flapping_server_is_avoided_without_failed_requests() {
     let (flapping, well) = (Origin::named("flapping"), Origin::named("well"));
     flapping.behave("/flap");
     let weir = before(
@@ -164,7 +164,7 @@ fn a_server_that_flaps_is_left_alone_and_costs_nobody_an_answer() {
 }
 
 #[test]
-fn what_is_the_clients_doing_does_not_count() {
+fn errors_of_clients_do_not_count_against_a_server() {
     let origin = Origin::start();
     let weir = at_location(&origin, LASTING);
     for _ in 0..8 {
@@ -185,7 +185,7 @@ fn what_is_the_clients_doing_does_not_count() {
 }
 
 #[test]
-fn slow_answers_open_it() {
+fn slow_responses_open_the_breaker() {
     let origin = Origin::start();
     let slow = "breaker: { slow_call: 20ms, slow_ratio: 50%, min_calls: 4, open_for: 100s, max_open_for: 100s }";
     let weir = at_location(&origin, slow);
@@ -212,7 +212,7 @@ fn a_location_comes_back_by_probes_and_its_neighbour_never_notices() {
     weir.error_line("circuit breaker open");
     assert_eq!(get(weir.address(), "/b/ok").status, 200);
     assert!(location_breaker(&weir, "/b/", "closed"));
-    eventually("it lets somebody through", || {
+    eventually("it lets a request through", || {
         get(weir.address(), "/a/ok").status == 200
     });
     eventually("it has closed", || {
@@ -258,7 +258,7 @@ fn the_place_of_a_probe_whose_client_left_is_given_back() {
 }
 
 #[test]
-fn a_ramp_ends_with_everybody_let_through() {
+fn a_slow_start_ends_with_all_requests_passing() {
     let origin = Origin::start();
     let weir = at_location(
         &origin,

@@ -18,7 +18,7 @@ fn asked(origin: &Origin) -> usize {
 }
 
 #[test]
-fn who_fails_its_checks_is_not_asked_until_it_is_well_again() {
+fn an_unhealthy_server_gets_no_requests_until_it_recovers() {
     let (well, ill) = (Origin::named("well"), Origin::named("ill"));
     ill.script("/healthz", "/status?code=503");
     let weir = before(
@@ -55,7 +55,7 @@ fn who_fails_its_checks_is_not_asked_until_it_is_well_again() {
 }
 
 #[test]
-fn with_nobody_healthy_the_answer_is_503_at_once() {
+fn without_a_healthy_server_the_response_is_503_at_once() {
     let origin = Origin::start();
     origin.script("/healthz", "/status?code=500");
     let weir = before(
@@ -121,7 +121,7 @@ servers:
 }
 
 #[test]
-fn who_starts_down_is_not_asked_before_its_first_check() {
+fn a_server_that_starts_down_gets_no_request_before_its_first_check() {
     let origin = Origin::start();
     origin.script("/healthz", "/hold?gate=check");
     let weir = before(
@@ -137,7 +137,7 @@ fn who_starts_down_is_not_asked_before_its_first_check() {
 }
 
 #[test]
-fn a_check_says_what_it_was_told_to() {
+fn a_health_check_sends_the_configured_request() {
     let origin = Origin::start();
     let weir = before(
         &[&origin],
@@ -290,7 +290,7 @@ servers:
 
 /// One bad check after each good one is neither a rise nor a fall.
 #[test]
-fn who_flaps_from_check_to_check_is_left_as_it_is() {
+fn a_server_that_flaps_between_checks_keeps_its_state() {
     let flapping = Origin::start();
     flapping.script("/healthz", "/flap");
     let weir = before(

@@ -1,10 +1,10 @@
-//! The second-best answer: another upstream's, or always the same.
+//! Fallback responses: of another upstream, or fixed ones.
 
 use super::{ask, before, metric};
 use crate::support::{Origin, Weir, get, get_from};
 
 #[test]
-fn a_fixed_answer_with_variables() {
+fn a_fixed_response_with_variables() {
     let origin = Origin::start();
     let weir = before(
         &[&origin],
@@ -96,7 +96,7 @@ servers:
 }
 
 #[test]
-fn another_upstream_answers_what_may_be_asked_twice() {
+fn an_idempotent_request_is_retried_at_another_upstream() {
     let (first, second) = (Origin::named("first"), Origin::named("second"));
     let weir = with_spare(&first, &second, "");
     assert_eq!(get(weir.address(), "/ok").get("x-origin"), Some("first"));
@@ -154,7 +154,7 @@ servers:
         (refused.status, refused.get("retry-after")),
         (503, Some("30"))
     );
-    assert_eq!(origin.count(), 0, "nobody is asked");
+    assert_eq!(origin.count(), 0, "no server gets the request");
     assert_eq!(get(weir.address(), "/basket/ok").text(), "ok");
     assert_eq!(
         get(weir.address(), "/basket/status?code=500").status,

@@ -1,4 +1,4 @@
-//! Backends that fail, and a gateway that does not fall with them: health checks, breakers, fallbacks.
+//! Failing backends and a gateway that keeps serving: health checks, breakers, fallbacks.
 //!
 //! Nothing here waits for a time to pass: what is to happen is asked for again and again, through the metrics, the API
 //! or the answers themselves, until it has happened.

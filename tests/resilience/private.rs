@@ -1,4 +1,4 @@
-//! The last good answer is not given to a stranger where it may have been for one client alone.
+//! A stale response is not served to another client where it may have been private.
 
 use super::{ask, before};
 use crate::support::{Certs, Origin, Weir, wanted};
@@ -19,7 +19,7 @@ fn after(weir: &Weir, origin: &Origin, path: &str, fields: &str) -> [u16; 2] {
 }
 
 #[test]
-fn what_was_answered_to_credentials_is_not_kept() {
+fn responses_to_credentials_are_not_stored() {
     let origin = Origin::start();
     let weir = before(
         &[&origin],
@@ -37,7 +37,7 @@ fn what_was_answered_to_credentials_is_not_kept() {
     ] {
         assert_eq!(after(&weir, &origin, ME, fields), [502, 502], "{fields}");
     }
-    // What says nothing of its client is for everybody, who asks with credentials included.
+    // A response that does not depend on its client is for all, with or without credentials.
     let plain = "User-Agent: a\r\nAccept: */*\r\nSec-Fetch-User: ?1\r\n";
     assert_eq!(after(&weir, &origin, ME, plain), [200, 200]);
     let known = ask(&weir, "GET", ME, "Cookie: session=alice\r\n");
@@ -53,9 +53,9 @@ fn what_was_answered_to_credentials_is_not_kept() {
     assert_eq!(ask(&weir, "GET", unkept, "").status, 200);
 }
 
-/// Whatever a limit or a header tells clients apart by is a credential, directly or through a map.
+/// The keys of limits and headers count as credentials, directly or through a map.
 #[test]
-fn what_limits_and_headers_are_keyed_by_are_credentials() {
+fn keys_of_limits_count_as_credentials() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,
@@ -153,7 +153,7 @@ fn a_client_certificate_is_a_credential() {
 }
 
 #[test]
-fn with_a_key_of_its_own_every_client_is_given_its_own_answer() {
+fn stale_responses_with_a_key_by_client_are_private() {
     let origin = Origin::start();
     let weir = before(
         &[&origin],

@@ -1,4 +1,4 @@
-//! The last good answer: when it is given again, and how much memory it may take.
+//! Stale responses: when they are served, and how much memory they may take.
 
 use super::{ask, before, metric};
 use crate::support::{Client, Origin, Weir, eventually, get};
@@ -16,7 +16,7 @@ fn keeping(origin: &Origin) -> Weir {
 }
 
 #[test]
-fn the_last_good_answer_is_given_again() {
+fn the_last_good_response_is_served_stale() {
     let origin = Origin::start();
     let weir = keeping(&origin);
     let paths = [
@@ -39,7 +39,7 @@ fn the_last_good_answer_is_given_again() {
     assert_eq!(
         get(weir.address(), &format!("/bytes?n=11&{FRESH}")).status,
         502,
-        "nobody asked for it before"
+        "no client has requested it before"
     );
     let posted = ask(&weir, "POST", &paths[0], "Content-Length: 0\r\n");
     assert_eq!(posted.status, 502);
@@ -48,7 +48,7 @@ fn the_last_good_answer_is_given_again() {
 }
 
 #[test]
-fn what_may_not_be_kept_is_not() {
+fn responses_that_may_not_be_stored_are_not() {
     let origin = Origin::start();
     let weir = keeping(&origin);
     let fields = |says: &str| format!("/fields?cache-control={says}");
@@ -79,9 +79,9 @@ fn what_may_not_be_kept_is_not() {
     assert_eq!(ask(&weir, "GET", &varying, "X-Kind: b\r\n").status, 502);
 }
 
-/// Caches that forget one of these give one client what another has asked for.
+/// A cache that leaves one of these out of its key serves one client the response to another.
 #[test]
-fn what_an_answer_may_depend_on_is_part_of_the_request() {
+fn stale_responses_are_served_to_identical_requests_only() {
     let origin = Origin::start();
     let weir = keeping(&origin);
     let path = "/fields?cache-control=public";
@@ -104,7 +104,7 @@ fn what_an_answer_may_depend_on_is_part_of_the_request() {
 
 /// Answers that clients take slowly are in memory twice: in part on their way, and as far as they came to be kept.
 #[test]
-fn answers_on_their_way_count_against_the_bound() {
+fn buffered_responses_count_against_the_bound() {
     const STREAMS: usize = 40;
     const SIZE: usize = 3 << 19;
     let origin = Origin::start();

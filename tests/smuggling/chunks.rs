@@ -1,4 +1,4 @@
-//! Chunks that are none: whatever of the body came before them, it never comes to an end at the backend.
+//! Malformed chunks: the body never ends at the backend, whatever came before them.
 
 use super::recorder::Recorder;
 use super::{SMUGGLED, before};
@@ -113,8 +113,8 @@ fn trailers_that_are_no_fields() {
     ]);
 }
 
-/// What came before the broken chunk may have left already: the backend sees it break off, and nobody else
-/// is sent over that connection.
+/// Chunks before the malformed one may have left already: the backend sees a truncated body, and no other request is
+/// sent over that connection.
 #[test]
 fn a_body_that_breaks_off_takes_its_connection_with_it() {
     let recorder = Recorder::start();

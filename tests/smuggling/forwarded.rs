@@ -1,4 +1,4 @@
-//! What does reach a backend has one form, whatever the client sent: here to the byte.
+//! Requests reach a backend in one form, whatever the client sent: compared byte by byte.
 
 use super::SMUGGLED;
 use super::recorder::Recorder;
@@ -61,9 +61,9 @@ fn one_framing() {
     ]);
 }
 
-/// A line feed alone ends a line of a head, as in nginx and as RFC 9112 allows; what goes on has both.
+/// A line feed alone ends a header line, as in nginx and as RFC 9112 allows; forwarded lines end with CR LF.
 #[test]
-fn one_spelling_of_heads() {
+fn requests_are_forwarded_in_one_spelling() {
     become_of(&[
         (
             "\r\n\nGET / HTTP/1.1\nHost: a\nX:   y \t\n\n",
@@ -139,7 +139,7 @@ fn the_target_in_origin_form_as_it_was_written() {
 }
 
 #[test]
-fn trailers_that_say_nothing_a_head_would() {
+fn trailers_that_belong_into_headers() {
     become_of(&[(
         "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\r\n\
          1\r\nx\r\n0\r\nX-Sum: 1\r\nContent-Length: 5\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\
@@ -188,7 +188,7 @@ servers:
     assert_eq!(recorder.take(), "");
 }
 
-/// A request whose body nobody read: what is left of it is nobody's next request.
+/// The rest of a body that was not read is never taken for the next request.
 #[test]
 fn a_body_that_was_not_read_is_never_a_request() {
     let recorder = Recorder::start();
@@ -229,9 +229,9 @@ fn a_body_that_was_not_read_is_never_a_request() {
     assert!(!recorder.take().contains("smuggled"));
 }
 
-/// An answer that the client did not wait for: its connection to the backend carries nobody else's.
+/// The client leaves before the response: its connection to the backend carries no other request.
 #[test]
-fn an_answer_cut_short_is_never_somebody_elses() {
+fn a_truncated_response_never_reaches_another_request() {
     let origin = Origin::start();
     let weir = Weir::before(
         &origin,

@@ -1,4 +1,4 @@
-//! A host that is missing, doubled, invalid or at odds with the target.
+//! Hosts that are missing, repeated, invalid or different from the target.
 
 use super::Pair;
 

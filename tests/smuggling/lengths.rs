@@ -1,4 +1,4 @@
-//! Lengths and codings of which one reader would see other ends than the next.
+//! Lengths and transfer codings that two parsers could read differently.
 
 use super::Pair;
 
@@ -32,7 +32,7 @@ fn two_lengths() {
 
 /// nginx's numbers end at 63 bits.
 #[test]
-fn lengths_that_nobody_can_count() {
+fn content_lengths_too_large_to_count() {
     let pair = Pair::start();
     let length =
         |length: &str| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nx");

@@ -1,4 +1,4 @@
-//! What request smuggling lives on: sent as raw bytes, refused, and not a byte of it at the backend.
+//! Request smuggling: ambiguous requests are sent as raw bytes and refused, and not a byte of them reaches the backend.
 //!
 //! One test for each line of the list. Every spelling goes to the real nginx as well; where its verdict is another, the
 //! case says so.
@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use crate::support::{Client, Nginx, Origin, Weir};
 use recorder::Recorder;
 
-/// What somebody would like to get past us.
+/// A request that an attacker would like to smuggle.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// weir and nginx before the same backend.

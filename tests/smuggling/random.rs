@@ -48,11 +48,11 @@ servers:
     for connection in recorder.connections() {
         tally(&connection, &mut complete, &mut seen);
     }
-    // Whoever left before the answer has none in the log, though the backend may have given it.
+    // A client that left before the response has none in the log, though the backend may have sent it.
     for (target, times) in &answered {
         assert!(
             complete.get(target) >= Some(times),
-            "{target} was answered by nobody"
+            "{target} got no response"
         );
     }
     for (target, times) in &seen {

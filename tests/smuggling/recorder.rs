@@ -1,4 +1,4 @@
-//! A backend that keeps every byte that reached it, and answers what it takes for requests.
+//! A backend that records every byte it receives, and responds to what it parses as requests.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

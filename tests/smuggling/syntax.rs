@@ -1,4 +1,4 @@
-//! Heads that some readers would forgive, each in its own way.
+//! Malformed request lines and headers that some parsers accept.
 
 use super::Pair;
 use crate::support::{Client, Weir};
@@ -81,7 +81,7 @@ fn a_space_before_the_colon() {
 }
 
 #[test]
-fn what_is_not_a_field() {
+fn malformed_header_lines() {
     Pair::start().refuse(
         400,
         &[
@@ -95,7 +95,7 @@ fn what_is_not_a_field() {
 }
 
 #[test]
-fn what_is_not_a_request_line() {
+fn malformed_request_lines() {
     Pair::start().refuse(
         400,
         &[
@@ -134,7 +134,7 @@ fn a_version_that_is_not_spoken_here() {
 }
 
 #[test]
-fn a_request_line_too_long_and_a_head_too_large() {
+fn a_request_line_too_long_and_headers_too_large() {
     let pair = Pair::start();
     let long = "x".repeat(70_000);
     pair.refuse(
@@ -159,9 +159,9 @@ fn a_request_line_too_long_and_a_head_too_large() {
     );
 }
 
-/// What was asked before on the same connection was all right, and says nothing of what comes now, whether its head ends or not.
+/// Valid requests before it on the same connection do not matter, whether its headers are complete or not.
 #[test]
-fn a_later_request_is_refused_for_what_it_is() {
+fn a_later_request_is_refused_for_its_own_error() {
     let weir = Weir::start("servers: [ { listen: LISTEN, return: 204 } ]\n");
     let long = "x".repeat(70_000);
     for (head, status) in [

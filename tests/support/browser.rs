@@ -1,4 +1,4 @@
-//! A real browser, driven over its debugging protocol: what a person would see, click and type.
+//! A real browser, driven over its debugging protocol.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -133,11 +133,11 @@ impl Browser {
                 assert!(told.get("error").is_none(), "{method}: {told}");
                 return told["result"].take();
             }
-            self.overhear(&told);
+            self.record_event(&told);
         }
     }
 
-    fn overhear(&mut self, told: &Value) {
+    fn record_event(&mut self, told: &Value) {
         match told["method"].as_str() {
             Some("Runtime.exceptionThrown") => self.complaints.push(told["params"].to_string()),
             Some("Log.entryAdded") if told["params"]["entry"]["level"] == "error" => {

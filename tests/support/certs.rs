@@ -65,7 +65,7 @@ impl Wanted {
         let name = &mut params.distinguished_name;
         name.push(DnType::CountryName, "DE");
         name.push(DnType::OrganizationName, "Wehr, Mühle & Co");
-        let first = self.names.first().map_or("nobody", String::as_str);
+        let first = self.names.first().map_or("unnamed", String::as_str);
         name.push(DnType::CommonName, first);
         params.not_before = rcgen::date_time_ymd(self.years.0, 1, 1);
         params.not_after = rcgen::date_time_ymd(self.years.1, 1, 1);
@@ -131,7 +131,7 @@ impl Certs {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         params
             .distinguished_name
-            .push(DnType::CommonName, "Somebody in between");
+            .push(DnType::CommonName, "Intermediate authority");
         let made = params
             .signed_by(&between, &self.authority)
             .expect("it can be signed");
@@ -143,7 +143,7 @@ impl Certs {
         self.write(&format!("{name}.key"), key.serialize_pem());
     }
 
-    /// One that nobody but itself has signed.
+    /// A self-signed certificate.
     pub(crate) fn sign_itself(&self, name: &str, wanted: &Wanted) {
         let key = wanted.key();
         let made = wanted.params().self_signed(&key);
@@ -180,7 +180,7 @@ impl Certs {
     }
 
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
-        // At one moment: somebody may be looking at it.
+        // Atomically: weir may be reading it.
         let beside = self.path(&format!("{name}.new"));
         std::fs::write(&beside, text).expect("the directory can be written");
         std::fs::rename(&beside, self.path(name)).expect("the directory can be written");

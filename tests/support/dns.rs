@@ -1,4 +1,4 @@
-//! A DNS server that knows what a test tells it, and can be told to misbehave.
+//! A DNS server with the records of a test, which can misbehave.
 //!
 //! It shares no code with the client that asks it.
 
@@ -19,7 +19,7 @@ pub(crate) struct Dns {
 #[derive(Debug, Default)]
 struct Known {
     names: HashMap<String, (Vec<IpAddr>, u32)>,
-    manner: Manner,
+    manner: DnsBehaviour,
     asked: Vec<String>,
     /// How many of them came over TCP.
     at_length: usize,
@@ -27,7 +27,7 @@ struct Known {
 
 /// How it answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum DnsBehaviour {
     /// First with answers to other questions, and nonsense, then as it should.
     Confused,
     /// That it cannot.
@@ -50,7 +50,7 @@ impl Dns {
         std::thread::spawn(move || {
             let mut question = [0; 512];
             while let Ok((length, from)) = socket.recv_from(&mut question) {
-                for answer in asked.lock().briefly(&question[..length]) {
+                for answer in asked.lock().answer_udp(&question[..length]) {
                     socket.send_to(&answer, from).ok();
                 }
             }
@@ -89,7 +89,7 @@ impl Dns {
             .insert(name.to_owned(), (addresses.to_vec(), holds));
     }
 
-    pub(crate) fn behave(&self, manner: Manner) {
+    pub(crate) fn behave(&self, manner: DnsBehaviour) {
         self.known.lock().manner = manner;
     }
 
@@ -99,7 +99,7 @@ impl Dns {
     }
 
     /// How often over TCP.
-    pub(crate) fn asked_at_length(&self) -> usize {
+    pub(crate) fn tcp_queries(&self) -> usize {
         self.known.lock().at_length
     }
 }
@@ -117,13 +117,13 @@ fn sockets() -> (UdpSocket, TcpListener) {
 
 impl Known {
     /// What is said over UDP.
-    fn briefly(&mut self, question: &[u8]) -> Vec<Vec<u8>> {
+    fn answer_udp(&mut self, question: &[u8]) -> Vec<Vec<u8>> {
         match self.manner {
-            Manner::Silent => {
+            DnsBehaviour::Silent => {
                 self.answer(question);
                 Vec::new()
             }
-            Manner::Confused => {
+            DnsBehaviour::Confused => {
                 let answer = self.answer(question);
                 let mut other = answer.clone();
                 // Of another question: its number, or its name.
@@ -132,12 +132,12 @@ impl Known {
                 forged[13] ^= 1;
                 vec![b"?".to_vec(), other, forged, answer]
             }
-            Manner::Terse => {
+            DnsBehaviour::Terse => {
                 let mut answer = question.to_vec();
                 answer[2..4].copy_from_slice(&0x8380_u16.to_be_bytes());
                 vec![answer]
             }
-            Manner::Failing | Manner::Well => vec![self.answer(question)],
+            DnsBehaviour::Failing | DnsBehaviour::Well => vec![self.answer(question)],
         }
     }
 
@@ -155,7 +155,7 @@ impl Known {
         let wants_ipv6 = question[at + 2] == 28;
         let known = self.names.get(&name);
         let code = match (self.manner, known) {
-            (Manner::Failing, _) => 2,
+            (DnsBehaviour::Failing, _) => 2,
             (_, None) => 3,
             _ => 0,
         };

@@ -1,4 +1,4 @@
-//! HTTP/2 spoken frame by frame, by hand: a client that breaks every rule it is asked to.
+//! HTTP/2 frame by frame: a client that can break every rule.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! Gates that answers wait behind until a test opens them: an answer is slow for as long as the test
-//! needs it to be, not for a time somebody guessed.
+//! Gates that hold responses until a test opens them: a response is slow for as long as the test needs it to be, not for
+//! a guessed time.
 
 use std::collections::HashMap;
 use std::io;

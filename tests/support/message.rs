@@ -1,5 +1,5 @@
-//! HTTP/1.1 read byte by byte, shared by the client and the backend: a second, independent opinion on
-//! what weir sends, so nothing of hyper here.
+//! An HTTP/1.1 parser for the client and the backend, independent of hyper, so that the tests have a second opinion on what
+//! weir sends.
 
 use std::io::{self, Error, ErrorKind, Read};
 

@@ -1,4 +1,4 @@
-//! `/metrics` read strictly: whatever Prometheus's text format does not allow fails the test.
+//! A strict parser of `/metrics`: anything that Prometheus's text format does not allow fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! What the tests stand on: the real binary, the real nginx, a backend that can misbehave and a client
-//! that says exactly the bytes it is given.
+//! Helpers of the tests: the real binary, the real nginx, a backend that can misbehave and a client that sends exactly the
+//! bytes it is given.
 
 pub(crate) mod api;
 pub(crate) mod browser;

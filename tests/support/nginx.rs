@@ -1,4 +1,4 @@
-//! The real nginx, as the one who knows.
+//! The real nginx, as the reference.
 
 use std::net::SocketAddr;
 use std::process::Command;

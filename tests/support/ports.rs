@@ -1,7 +1,7 @@
-//! Ports that nobody else will take.
+//! Ports that no other process takes.
 //!
-//! A port found by binding to 0 can be given to somebody else between letting it go and the started
-//! program taking it, and with `SO_REUSEPORT` two programs would then share it without a word. So a port
+//! A port found by binding to 0 can go to another process before the started program binds it, and with `SO_REUSEPORT` two
+//! programs would then share it silently. So a port
 //! is claimed by a lock on a file named after it, which ends with this process, and is taken from below
 //! the range the kernel hands out by itself.
 

@@ -1,4 +1,4 @@
-//! A started program: stopped when dropped, and what it said is shown when the test fails.
+//! A started program: stopped when dropped; its output is shown when the test fails.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! The real Redis: started, stopped, frozen and asked by the tests.
+//! The real Redis: started, stopped, frozen and queried by the tests.
 
 use std::net::SocketAddr;
 use std::process::Command;

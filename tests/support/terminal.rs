@@ -1,4 +1,4 @@
-//! A terminal with a program in it, as a person has it: tmux keeps the screen, and presses the keys.
+//! A terminal with a program in it: tmux keeps the screen and presses the keys.
 
 use std::process::{Command, Output};
 

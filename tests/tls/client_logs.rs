@@ -1,10 +1,10 @@
-//! What the access log says of the certificates that clients show, beside the real nginx's.
+//! Client certificates in the access log, compared with the real nginx's.
 
 use super::clients::{ask, issued};
 use crate::support::{Nginx, Origin, Weir, eventually};
 
 #[test]
-fn the_access_log_says_what_is_wrong_with_a_certificate() {
+fn the_access_log_has_the_error_of_a_certificate() {
     let certs = issued();
     let weir = Weir::start(&certs.filled(
         "log: { access: { path: '-', format: '$status $ssl_client_verify' } }

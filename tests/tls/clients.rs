@@ -1,4 +1,4 @@
-//! Certificates that clients show, beside the real nginx.
+//! Client certificates, compared with the real nginx.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -42,10 +42,10 @@ fn nginx(certs: &Certs, verify: &str) -> Nginx {
 pub(super) fn issued() -> Certs {
     let certs = Certs::new();
     certs.issue("a", &wanted(&["a.example"]));
-    certs.issue("good", &wanted(&["somebody"]).serial(0xFE_DC_BA));
-    certs.issue("revoked", &wanted(&["somebody"]).serial(77));
-    certs.issue("late", &wanted(&["somebody"]).years(2019, 2020));
-    certs.sign_itself("own", &wanted(&["somebody"]));
+    certs.issue("good", &wanted(&["client"]).serial(0xFE_DC_BA));
+    certs.issue("revoked", &wanted(&["client"]).serial(77));
+    certs.issue("late", &wanted(&["client"]).years(2019, 2020));
+    certs.sign_itself("own", &wanted(&["client"]));
     certs.revoke("crl.pem", &[77]);
     certs
 }
@@ -67,7 +67,7 @@ pub(super) fn ask(certs: &Certs, port: u16, client: Option<&str>) -> (String, St
 }
 
 #[test]
-fn clients_are_told_apart_as_nginx_does() {
+fn clients_are_identified_as_by_nginx() {
     let certs = issued();
     for (verify, ours, theirs) in [
         ("on", "on, crl: CERTS/crl.pem", "on; ssl_crl CERTS/crl.pem"),
@@ -76,7 +76,7 @@ fn clients_are_told_apart_as_nginx_does() {
             "optional, crl: CERTS/crl.pem",
             "optional; ssl_crl CERTS/crl.pem",
         ),
-        // With a list nginx wants one of whoever has issued the certificate, whom nobody knows here.
+        // With a revocation list, nginx needs one of the issuer, which is unknown here.
         ("optional_no_ca", "optional_no_ca", "optional_no_ca"),
     ] {
         let weir = weir(&certs, ours);
@@ -106,7 +106,7 @@ fn clients_are_told_apart_as_nginx_does() {
 }
 
 #[test]
-fn who_has_no_good_certificate_is_told_why() {
+fn a_client_without_a_valid_certificate_gets_a_reason() {
     let certs = issued();
     let weir = weir(&certs, "on, crl: CERTS/crl.pem");
     let (status, body) = ask(&certs, weir.port(), None);
@@ -121,9 +121,9 @@ fn who_has_no_good_certificate_is_told_why() {
     assert!(line.contains("certificate revoked"), "{line}");
 }
 
-/// A list says nothing before its time, after it, and of certificates that somebody else has issued.
+/// A list does not count before its time, after it, and for certificates of other issuers.
 #[test]
-fn a_list_that_does_not_hold_lets_nobody_in() {
+fn an_invalid_revocation_list_refuses_all_clients() {
     let certs = issued();
     certs.revoke_in("expired.pem", &[77], (2019, 2020));
     certs.revoke_in("early.pem", &[77], (2080, 2090));
@@ -246,7 +246,7 @@ const CA: &str = "basicConstraints=critical,CA:TRUE\n";
 const FOR_SERVERS: &str = "basicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n";
 const CRITICAL: &str = "basicConstraints=CA:FALSE\n1.2.3.4=critical,ASN1:NULL\n";
 
-/// Certificates of all kinds that nobody has to believe.
+/// Certificates of all kinds that are not valid.
 fn strange() -> (Certs, Vec<&'static str>) {
     let certs = issued();
     let mut names = vec!["good", "own", "late"];
@@ -264,7 +264,7 @@ fn strange() -> (Certs, Vec<&'static str>) {
     add("own-ca", "ec", None, CA);
     add("own-for-servers", "ec", None, FOR_SERVERS);
     add("own-critical", "ec", None, CRITICAL);
-    // Of an authority that nobody knows, and of one below it.
+    // Of an unknown authority, and of one below it.
     add("other", "ec", None, CA);
     add("between", "ec", Some("other"), CA);
     add("strange", "ec", Some("other"), CLIENT);
@@ -281,9 +281,9 @@ fn strange() -> (Certs, Vec<&'static str>) {
     add("third", "ec", Some("second"), CA);
     add("deep", "ec", Some("third"), CLIENT);
     append(&certs, "deep", &["third", "second", "first"]);
-    let expired = wanted(&["somebody"]).years(2019, 2020);
+    let expired = wanted(&["client"]).years(2019, 2020);
     certs.sign_itself("own-late", &expired);
-    certs.sign_itself("own-early", &wanted(&["somebody"]).years(2090, 2091));
+    certs.sign_itself("own-early", &wanted(&["client"]).years(2090, 2091));
     names.extend(["own-late", "own-early"]);
     // Issued by a CA that may not be a client's.
     names.retain(|name| !["first", "second", "third"].contains(name));
@@ -291,7 +291,7 @@ fn strange() -> (Certs, Vec<&'static str>) {
 }
 
 #[test]
-fn optional_no_ca_lets_in_whom_nginx_lets_in() {
+fn optional_no_ca_accepts_the_certificates_that_nginx_does() {
     let (certs, names) = strange();
     let weir = weir(&certs, "optional_no_ca");
     let nginx = nginx(&certs, "optional_no_ca");
@@ -330,7 +330,7 @@ impl ResolvesClientCert for Impostor {
     }
 }
 
-/// The version that rustls does not read is no way to show what belongs to somebody else.
+/// A certificate version that rustls does not read does not prove the identity of another client.
 #[test]
 fn a_certificate_is_only_believed_with_its_key() {
     let certs = issued();

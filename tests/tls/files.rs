@@ -1,4 +1,4 @@
-//! What `weir check` and `weir run` say of certificates that cannot be used.
+//! The errors of `weir check` and `weir run` about certificates that cannot be used.
 
 use crate::support::weir::output;
 use crate::support::{Certs, wanted};
@@ -91,7 +91,7 @@ fn a_file_that_is_not_pem_comes_with_the_command_that_converts_it() {
 }
 
 #[test]
-fn what_is_wrong_upstream_is_told_too() {
+fn upstream_errors_are_logged_too() {
     let certs = Certs::new();
     let yaml = "servers:
   - listen: 127.0.0.1:1

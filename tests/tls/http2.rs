@@ -1,4 +1,4 @@
-//! HTTP/2 inside TLS, agreed on by ALPN: with curl and h2load before weir, and the real nginx behind it.
+//! HTTP/2 inside TLS, negotiated by ALPN: curl and h2load in front of weir, and the real nginx behind it.
 
 use std::process::Command;
 
@@ -32,7 +32,7 @@ fn weir(certs: &Certs, origin: &Origin, more: &str) -> Weir {
 }
 
 #[test]
-fn clients_agree_on_what_they_can_speak() {
+fn clients_negotiate_the_protocols_they_support() {
     let certs = certs();
     let weir = weir(&certs, &Origin::start(), "");
     let url = format!("https://a.example:{}/says", weir.port());
@@ -48,7 +48,7 @@ fn clients_agree_on_what_they_can_speak() {
 }
 
 #[test]
-fn bodies_pass_both_ways_and_backends_are_told() {
+fn bodies_pass_both_ways_over_http2() {
     let certs = certs();
     let origin = Origin::start();
     let weir = weir(&certs, &origin, "");
@@ -196,7 +196,7 @@ fn a_backend_is_spoken_to_in_http2_inside_tls() {
         "{first}"
     );
     assert_eq!(ask("/"), first, "over the same connection");
-    // Not over one on which somebody else was verified.
+    // Not over a connection on which another name was verified.
     let other = ask("/other");
     assert!(other.starts_with("h2|b.example|https|"), "{other}");
     assert_ne!(other.rsplit('|').next(), first.rsplit('|').next());

@@ -1,11 +1,11 @@
-//! TLS, asked for by curl and openssl, answered by real nginx where it stands behind or beside.
+//! TLS, with curl and openssl as clients and the real nginx as backend and reference.
 
-mod agreed;
+mod alpn;
 mod client_logs;
 mod clients;
 mod files;
 mod http2;
-mod refused;
+mod refused_certificates;
 mod renewal;
 mod sessions;
 mod upstreams;
@@ -111,7 +111,7 @@ fn versions_and_ciphers_are_as_configured() {
 }
 
 #[test]
-fn plain_http_on_a_tls_port_is_told_so() {
+fn plain_http_on_a_tls_port_gets_an_error_page() {
     let certs = Certs::new();
     certs.issue("a", &wanted(&["a.example"]));
     let weir = Weir::start(&certs.filled(SIMPLE));
@@ -194,7 +194,7 @@ fn bodies_of_any_size_pass_both_ways() {
 }
 
 #[test]
-fn the_end_of_a_connection_is_told() {
+fn the_end_of_a_connection_is_sent() {
     let certs = Certs::new();
     certs.issue("a", &wanted(&["a.example"]));
     let weir = Weir::start(&certs.filled(SIMPLE));
@@ -213,7 +213,7 @@ fn the_end_of_a_connection_is_told() {
 }
 
 #[test]
-fn who_waits_in_a_handshake_does_not_hold_up_a_stop() {
+fn an_unfinished_handshake_does_not_delay_a_stop() {
     let certs = Certs::new();
     certs.issue("a", &wanted(&["a.example"]));
     let mut weir = Weir::start(&certs.filled(SIMPLE));

@@ -18,7 +18,7 @@ fn shows(certs: &Certs, weir: &Weir, name: &str) -> bool {
 }
 
 #[test]
-fn a_new_certificate_is_used_without_a_restart_and_drops_nobody() {
+fn a_new_certificate_is_used_without_a_restart_or_a_closed_connection() {
     let certs = Certs::new();
     certs.issue("a", &wanted(&["one.example"]));
     let weir = Weir::start(&certs.filled(ONE));
@@ -59,7 +59,7 @@ fn a_new_certificate_is_used_without_a_restart_and_drops_nobody() {
 }
 
 #[test]
-fn a_bad_file_changes_nothing_and_is_told_once() {
+fn a_bad_file_changes_nothing_and_is_logged_once() {
     let certs = Certs::new();
     certs.issue("a", &wanted(&["one.example"]));
     certs.issue("other", &wanted(&["other.example"]));

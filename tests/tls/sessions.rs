@@ -1,4 +1,4 @@
-//! Sessions that clients take up again, and what an issuer says of a certificate.
+//! Session resumption and OCSP stapling.
 
 use crate::support::{Certs, Weir, eventually, metric, wanted};
 
@@ -66,7 +66,7 @@ fn a_session_of_no_length_is_not_offered() {
 }
 
 #[test]
-fn what_the_issuer_says_is_passed_on() {
+fn ocsp_responses_are_stapled() {
     let certs = Certs::new();
     certs.issue("a", &wanted(&["a.example"]));
     certs.write("index.txt", "");
@@ -89,7 +89,7 @@ fn what_the_issuer_says_is_passed_on() {
 }
 
 #[test]
-fn what_is_spoken_inside_is_agreed_on() {
+fn alpn_negotiates_the_protocol() {
     let (certs, weir) = started("");
     let address = weir.address().to_string();
     let alpn =

@@ -44,7 +44,7 @@ fn parts(weir: &Weir, path: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_backend_is_verified_by_our_own_roots_and_told_its_name() {
+fn a_backend_is_verified_by_configured_roots_and_gets_its_server_name() {
     let certs = certs();
     let backend = backend(&certs, "");
     let weir = weir(
@@ -97,7 +97,7 @@ fn a_backend_that_was_revoked_gets_nothing() {
 }
 
 #[test]
-fn a_backend_that_is_not_who_it_should_be_gets_nothing() {
+fn no_request_is_sent_to_a_backend_with_a_wrong_certificate() {
     let certs = certs();
     let backend = backend(&certs, "");
     let weir = weir(
@@ -118,9 +118,9 @@ fn a_backend_that_is_not_who_it_should_be_gets_nothing() {
     assert_eq!(parts(&weir, "/off")[0], "other.example");
 }
 
-/// As nginx beside it, but for one that somebody else has issued and that stands in the file without its issuer.
+/// As in nginx, but for a certificate that stands in the file without its issuer.
 #[test]
-fn what_stands_in_the_file_is_accepted_by_itself() {
+fn a_trusted_certificate_need_not_be_an_authority() {
     let certs = Certs::new();
     let named = || wanted(&["back.example"]);
     certs.sign_itself("leaf", &named());
@@ -181,7 +181,7 @@ fn what_stands_in_the_file_is_accepted_by_itself() {
     }
 }
 
-/// Somebody else's certificate of the same name is not the one in the file.
+/// Another certificate of the same name is not the one in the file.
 #[test]
 fn another_certificate_of_the_same_name_is_not_accepted() {
     let certs = Certs::new();
@@ -246,7 +246,7 @@ fn connections_are_kept_and_never_shared_between_settings() {
 }
 
 #[test]
-fn sessions_are_taken_up_again_unless_told_not_to() {
+fn sessions_are_resumed_unless_switched_off() {
     let certs = certs();
     let backend = backend(&certs, "keepalive_requests 1;");
     for (more, reused) in [("", "r"), ("    proxy_ssl_session_reuse: off\n", ".")] {
@@ -273,7 +273,7 @@ fn sessions_are_taken_up_again_unless_told_not_to() {
 }
 
 #[test]
-fn a_backend_may_ask_who_we_are() {
+fn a_backend_may_request_a_client_certificate() {
     let certs = certs();
     let backend = backend(&certs, "ssl_verify_client on;");
     let weir = weir(
@@ -329,7 +329,7 @@ fn a_backend_without_tls_is_a_bad_gateway() {
 
 /// An answer without a length ends with its connection: only TLS can tell whether that is all of it.
 #[test]
-fn an_answer_that_was_cut_off_is_not_passed_on_as_whole() {
+fn a_truncated_response_is_not_forwarded_as_complete() {
     let certs = certs();
     let read = |name: &str| std::fs::read(certs.path(name)).expect("it is there");
     let chain = vec![CertificateDer::from_pem_slice(&read("back.pem")).expect("it is one")];

@@ -1,4 +1,4 @@
-//! A tunnel is one request for `limit_req`, and for `limit_conn` one that lasts.
+//! A tunnel is one request for `limit_req`, and a long one for `limit_conn`.
 
 use super::{Far, ask, before, read};
 use crate::support::redis::Redis;
@@ -38,7 +38,7 @@ fn a_tunnel_keeps_its_place_until_it_is_over() {
     let mut third = ask(&weir, "/echo", "");
     assert_eq!(third.head().word(1), "101");
     drop((third, tunnels));
-    eventually("nobody left", || {
+    eventually("no connection is left", || {
         metric(&weir, "weir_zone_keys{zone=\"open\"}") == 0
     });
     let mut fourth = ask(&weir, "/echo", "");
@@ -72,7 +72,7 @@ fn a_thousand_tunnels_leave_nothing_behind() {
             _ => tunnel.reset(),
         }
     }
-    eventually("nobody at the backend", || far.open() == 0);
+    eventually("no tunnel is at the backend", || far.open() == 0);
     eventually("no place taken", || {
         metric(&weir, "weir_zone_keys{zone=\"open\"}") == 0
     });
@@ -85,7 +85,7 @@ fn a_thousand_tunnels_leave_nothing_behind() {
     });
 }
 
-/// A silent tunnel is in use; whoever makes room for others is a connection between two requests.
+/// A silent tunnel is in use; a connection between two requests makes room for others.
 #[test]
 fn a_tunnel_does_not_make_room_for_others() {
     let far = Far::start();
@@ -117,7 +117,7 @@ fn eventually_served(weir: &Weir) -> Client {
     served.expect("it was let in")
 }
 
-/// A store forgets places that nobody speaks for; a tunnel's is spoken for while it is open.
+/// A store drops slots that are not renewed; that of a tunnel is renewed while it is open.
 #[test]
 fn a_tunnel_keeps_its_place_among_gateways_too() {
     let (far, redis) = (Far::start(), Redis::start());
@@ -139,5 +139,5 @@ limit_conn_zones: {{ open: {{ key: $server_port, store: shared }} }}",
     eventually("it is spoken for", || kept_until() > first);
     assert_eq!(ask(&weir, "/echo", "").response().status, 503);
     tunnel.reset();
-    eventually("nobody left", || kept_until().trim().is_empty());
+    eventually("no connection is left", || kept_until().trim().is_empty());
 }

@@ -1,16 +1,16 @@
-//! Tunnels: a client and a backend that agree to speak something else, with weir between them and not in their way.
+//! Tunnels: a client and a backend switch to another protocol, and weir forwards the bytes.
 
-mod far;
+mod backend;
 mod limits;
 mod refusals;
-mod secured;
+mod tls;
 mod tunnels;
 mod websocket;
 
 use std::net::SocketAddr;
 
 use crate::support::{Client, Weir};
-use far::Far;
+use backend::Far;
 
 /// A weir before this backend, with more settings at the top and for the location.
 fn before(backend: SocketAddr, top: &str, location: &str) -> Weir {

@@ -1,11 +1,10 @@
-//! When there is no tunnel: what is asked wrongly goes on as if it had not been asked, what is agreed to wrongly is an
-//! error of the backend.
+//! No tunnel: a malformed upgrade request is forwarded without it, and a wrong response to one is an error of the backend.
 
 use super::{Far, ask, before};
 use crate::support::{Client, eventually};
 
 #[test]
-fn what_cannot_mean_one_thing_is_not_passed_on() {
+fn ambiguous_upgrade_requests_are_not_forwarded() {
     let far = Far::start();
     let weir = before(far.address(), "", "");
     for request in [
@@ -35,7 +34,7 @@ fn what_cannot_mean_one_thing_is_not_passed_on() {
     assert_eq!(head.get("upgrade"), Some("echo/1, x"));
 }
 
-/// Where nothing was asked, or something else, what would follow is anybody's guess.
+/// The client asked for no upgrade, or for another protocol: the bytes that follow have no defined meaning.
 #[test]
 fn a_101_that_does_not_fit_is_a_bad_gateway() {
     let far = Far::start();
@@ -58,9 +57,9 @@ fn a_101_that_does_not_fit_is_a_bad_gateway() {
     weir.error_line("unrequested 101");
 }
 
-/// What Pingora got wrong: bytes behind the question are not the tunnel's before the backend has agreed.
+/// A bug that Pingora had: bytes behind the request do not belong to the tunnel before the backend has agreed.
 #[test]
-fn what_follows_a_question_that_was_refused_is_a_request() {
+fn bytes_after_a_refused_upgrade_are_a_request() {
     let far = Far::start();
     let weir = before(far.address(), "", "");
     let mut client = ask(&weir, "/no", "GET /ok HTTP/1.1\r\nHost: a\r\n\r\n");

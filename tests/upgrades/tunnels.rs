@@ -1,15 +1,15 @@
-//! What a tunnel carries, and how it ends.
+//! The bytes in a tunnel, and how it ends.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::far::FLOOD;
+use super::backend::FLOOD;
 use super::{Far, ask, before, read, request};
 use crate::support::{Client, eventually};
 
 #[test]
-fn bytes_pass_both_ways_and_both_ends_are_told_of_the_end() {
+fn bytes_pass_both_ways_and_both_ends_see_the_end() {
     let far = Far::start();
     let weir = before(far.address(), "", "");
     let mut client = ask(&weir, "/echo", "");
@@ -40,7 +40,7 @@ fn bytes_pass_both_ways_and_both_ends_are_told_of_the_end() {
 }
 
 #[test]
-fn what_comes_in_the_same_breath_as_a_head_is_not_lost() {
+fn bytes_that_arrive_with_the_headers_are_not_lost() {
     let far = Far::start();
     let weir = before(far.address(), "", "");
     let mut client = ask(&weir, "/hello", "early");

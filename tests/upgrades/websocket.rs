@@ -1,4 +1,4 @@
-//! WebSocket as it is used: a client and a server that know nothing of weir, and the lines an nginx would need.
+//! WebSocket with a common client and server, and with the headers that nginx needs.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;

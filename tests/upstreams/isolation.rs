@@ -1,4 +1,4 @@
-//! A server that hangs must not slow its neighbour: `limit_conn` with a `queue` is the wall between them.
+//! A server that hangs must not slow another: `limit_conn` with a `queue` isolates them.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -60,7 +60,7 @@ servers:
     });
     let during = (p99(&weir), weir.resident(), weir.descriptors());
     drop(flood);
-    assert_eq!(hanging.count(), 20, "nobody came through the wall");
+    assert_eq!(hanging.count(), 20, "no request passed the limit");
     // Ten clients, twenty connections to the one that hangs, and a few of our own.
     assert!(
         during.2 <= before.2 + 10 + 20 + 6,

@@ -1,4 +1,4 @@
-//! A group of servers under load: who waits, who is tried again, and that one that hangs harms nobody else.
+//! Groups of servers under load: queues, retries, and isolation from a server that hangs.
 
 mod isolation;
 mod names;

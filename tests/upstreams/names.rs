@@ -1,10 +1,10 @@
-//! Names that get other addresses while weir runs, as a DNS server says that the test has in its hands.
+//! Names whose addresses change while weir runs, with a DNS server that the test controls.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use super::metric;
-use crate::support::dns::{Dns, Manner};
+use crate::support::dns::{Dns, DnsBehaviour};
 use crate::support::ports::Port;
 use crate::support::{Client, Origin, Weir, eventually, get};
 
@@ -58,7 +58,7 @@ fn who(weir: &Weir) -> String {
     answer.get("x-origin").unwrap_or_default().to_owned()
 }
 
-/// Waits until requests are answered by these and nobody else.
+/// Waits until exactly these servers respond to requests.
 fn until_served_by(weir: &Weir, expected: &[&str]) {
     eventually(&format!("{expected:?} answer"), || {
         let mut seen: Vec<_> = (0..2 * expected.len() + 2).map(|_| who(weir)).collect();
@@ -96,7 +96,7 @@ fn a_name_is_all_of_its_addresses_and_follows_them() {
 }
 
 #[test]
-fn what_is_under_way_is_finished_and_what_is_kept_is_closed() {
+fn requests_in_flight_finish_and_idle_connections_close() {
     let fleet = Fleet::new();
     let (old, _new) = (fleet.start(1), fleet.start(2));
     fleet.name(&[1], 3600);
@@ -134,15 +134,15 @@ fn a_resolver_that_fails_takes_no_server_with_it() {
     fleet.name(&[1], 3600);
     let weir = fleet.weir(", timeout: 2s", "resolve: 50ms,");
     until_served_by(&weir, &["origin1"]);
-    for manner in [Manner::Failing, Manner::Silent] {
+    for manner in [DnsBehaviour::Failing, DnsBehaviour::Silent] {
         let (before, well) = (lookups(&weir, "failed"), lookups(&weir, "found"));
         fleet.dns.behave(manner);
         eventually("look-ups fail", || lookups(&weir, "failed") > before + 1);
         assert_eq!(who(&weir), "origin1");
-        fleet.dns.behave(Manner::Well);
+        fleet.dns.behave(DnsBehaviour::Well);
         eventually("look-ups go well", || lookups(&weir, "found") > well + 1);
     }
-    // Nobody at all under that name, which is no reason to have nobody.
+    // An empty DNS response, which does not remove the servers.
     let before = lookups(&weir, "failed");
     fleet.name(&[], 3600);
     eventually("look-ups fail", || lookups(&weir, "failed") > before + 1);
@@ -162,7 +162,7 @@ fn a_resolver_that_fails_takes_no_server_with_it() {
 }
 
 #[test]
-fn an_answer_is_asked_for_again_when_it_no_longer_holds() {
+fn an_expired_dns_record_is_resolved_again() {
     let fleet = Fleet::new();
     let _origins = [1, 2].map(|number| fleet.start(number));
     fleet.name(&[1], 1);
@@ -173,7 +173,7 @@ fn an_answer_is_asked_for_again_when_it_no_longer_holds() {
 }
 
 #[test]
-fn how_long_answers_hold_can_be_said_for_all() {
+fn the_lifetime_of_dns_records_can_be_overridden() {
     let fleet = Fleet::new();
     let _origin = fleet.start(1);
     fleet.name(&[1], 1);
@@ -186,23 +186,23 @@ fn how_long_answers_hold_can_be_said_for_all() {
 }
 
 #[test]
-fn what_does_not_fit_is_asked_for_over_tcp() {
+fn truncated_dns_responses_are_queried_over_tcp() {
     let fleet = Fleet::new();
     let _origins = [1, 2].map(|number| fleet.start(number));
     fleet.name(&[1, 2], 3600);
-    fleet.dns.behave(Manner::Terse);
+    fleet.dns.behave(DnsBehaviour::Terse);
     let weir = fleet.weir("", "resolve: 1h,");
     until_served_by(&weir, &["origin1", "origin2"]);
     // Both kinds of addresses.
-    assert_eq!(fleet.dns.asked_at_length(), 2);
+    assert_eq!(fleet.dns.tcp_queries(), 2);
 }
 
 #[test]
-fn only_the_answer_to_the_question_is_believed() {
+fn only_the_response_to_the_dns_query_is_accepted() {
     let fleet = Fleet::new();
     let _origin = fleet.start(1);
     fleet.name(&[1], 3600);
-    fleet.dns.behave(Manner::Confused);
+    fleet.dns.behave(DnsBehaviour::Confused);
     let weir = fleet.weir("", "resolve: 1h,");
     assert_eq!(who(&weir), "origin1");
 }
@@ -212,7 +212,7 @@ fn another_dns_server_is_asked_where_one_is_silent() {
     let fleet = Fleet::new();
     let _origin = fleet.start(1);
     let (silent, port) = (Dns::start(), fleet.port.number());
-    silent.behave(Manner::Silent);
+    silent.behave(DnsBehaviour::Silent);
     fleet.name(&[1], 3600);
     let weir = Weir::start(&format!(
         "resolver: {{ address: ['{}', '{}'], timeout: 2s }}
@@ -227,7 +227,7 @@ servers: [ {{ listen: LISTEN, proxy_pass: app }} ]
 }
 
 #[test]
-fn weir_starts_without_those_who_are_not_there_yet() {
+fn weir_starts_without_names_that_cannot_be_resolved_yet() {
     let fleet = Fleet::new();
     let weir = fleet.weir("", "resolve: 50ms,");
     weir.error_line("host not found in upstream");
@@ -238,7 +238,7 @@ fn weir_starts_without_those_who_are_not_there_yet() {
 }
 
 #[test]
-fn who_waits_for_a_server_gets_one_that_comes() {
+fn a_queued_request_gets_a_server_that_is_added() {
     let fleet = Fleet::new();
     let (busy, _new) = (fleet.start(1), fleet.start(2));
     fleet.name(&[1], 3600);
@@ -268,7 +268,7 @@ servers: [ {{ listen: LISTEN, proxy_pass: app }} ]
 }
 
 #[test]
-fn who_comes_is_checked_before_it_is_asked() {
+fn a_new_server_is_checked_before_its_first_request() {
     let fleet = Fleet::new();
     let (_well, ill) = (fleet.start(1), fleet.start(2));
     ill.script("/healthz", "/status?code=503");

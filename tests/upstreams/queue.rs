@@ -1,4 +1,4 @@
-//! `max_conns` and `queue`: who waits for a server, in which order, and for how long.
+//! `max_conns` and `queue`: which requests wait, in which order, and for how long.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn asked(origin: &Origin) -> Vec<String> {
 }
 
 #[test]
-fn who_came_first_goes_first() {
+fn requests_wait_in_order() {
     let origin = Origin::start();
     let weir = with_queue(&origin, "size: 10, timeout: 20s");
     let mut held = hold(&weir, &origin);
@@ -83,7 +83,7 @@ fn newest_first_turns_the_line_around() {
 }
 
 #[test]
-fn a_full_line_refuses_at_once_and_says_when_to_come_back() {
+fn a_full_queue_refuses_at_once_with_retry_after() {
     let origin = Origin::start();
     let weir = with_queue(&origin, "size: 1, timeout: 20s");
     let mut held = hold(&weir, &origin);
@@ -103,7 +103,7 @@ fn a_full_line_refuses_at_once_and_says_when_to_come_back() {
 }
 
 #[test]
-fn who_has_waited_long_enough_is_refused() {
+fn a_queued_request_is_refused_after_the_timeout() {
     let origin = Origin::start();
     let weir = with_queue(&origin, "size: 5, timeout: 300ms");
     let mut held = hold(&weir, &origin);

@@ -1,4 +1,4 @@
-//! `retry_budget`: how often requests are sent again when servers fail.
+//! `retry_budget`: the number of retries when servers fail.
 
 use super::before;
 use crate::support::{Origin, Weir, get, metric};

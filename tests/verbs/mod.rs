@@ -1,8 +1,8 @@
-//! The verbs of a running weir: the real binary asks and tells another one through its admin listener.
+//! The verbs for a running weir: the binary talks to another one through its admin listener.
 
-mod change;
-mod look;
-mod reach;
+mod changes;
+mod connect;
+mod show;
 mod top;
 
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ use crate::support::api::TOKEN;
 use crate::support::weir::BINARY;
 use crate::support::{Origin, Weir};
 
-/// Two zones for requests and one for connections; `one` lets three pass and then nobody for a while.
+/// Two zones for requests and one for connections; `one` passes three requests and then none for a while.
 fn limited(origin: &Origin) -> Weir {
     Weir::before(
         origin,

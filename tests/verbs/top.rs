@@ -1,4 +1,4 @@
-//! `weir top`, in a terminal: who is limited, by what, and whether the backend is well; keys, and the way out.
+//! `weir top`, in a terminal: limited keys, healthy and unhealthy backends, and the keyboard.
 
 use super::{limited, told};
 use crate::support::api::TOKEN;
@@ -25,7 +25,7 @@ fn busy_until(weir: &Weir, terminal: &Terminal, what: &[&str]) -> String {
 }
 
 #[test]
-fn a_glance_tells_who_is_limited_by_what_and_how_the_backend_is() {
+fn the_overview_shows_limited_keys_and_the_backend() {
     let origin = Origin::start();
     let weir = limited(&origin);
     let terminal = top(&weir, "", "");
@@ -136,7 +136,7 @@ fn the_terminal_is_given_back() {
 }
 
 #[test]
-fn a_weir_that_goes_is_told_of() {
+fn the_terminal_shows_that_weir_has_stopped() {
     let origin = Origin::start();
     let mut weir = limited(&origin);
     let terminal = top(&weir, "", "");
@@ -147,7 +147,7 @@ fn a_weir_that_goes_is_told_of() {
 }
 
 #[test]
-fn without_a_terminal_it_says_what_to_do_instead() {
+fn without_a_terminal_top_prints_advice() {
     let origin = Origin::start();
     let weir = limited(&origin);
     let output = super::verb(&weir, &["top"]);

@@ -75,7 +75,7 @@ fn zone_section(zone: &ZoneReport, page: &mut String) {
         number(zone.keys)
     );
     if total == 0 {
-        page.push_str("<p>Nobody met it.</p>\n</section>\n");
+        page.push_str("<p>No requests.</p>\n</section>\n");
         return;
     }
     writeln!(

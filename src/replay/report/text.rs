@@ -48,7 +48,7 @@ fn zone_section(zone: &ZoneReport, text: &mut String) {
     writeln!(text, "zone {} ({kind}, {})", zone.name, zone.allows);
     let (counts, total) = (zone.counts, zone.counts.total());
     if total == 0 {
-        writeln!(text, "  nobody met it");
+        writeln!(text, "  no requests");
         return;
     }
     for (name, count) in [

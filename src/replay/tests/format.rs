@@ -1,3 +1,5 @@
+//! Formats of logs: guessed and given ones, lines of text and of JSON, and their escapes.
+
 use proptest::prelude::*;
 
 use super::*;

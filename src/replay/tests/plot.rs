@@ -1,3 +1,5 @@
+//! Plots: their SVG is well-formed and escaped, and their ticks are round values.
+
 use super::*;
 
 fn sample(shape: SeriesStyle) -> Plot {

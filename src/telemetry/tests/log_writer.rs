@@ -268,7 +268,7 @@ fn a_file_that_cannot_be_opened_is_an_error() {
 }
 
 #[test]
-fn losses_are_told_at_once_then_once_a_minute_and_at_the_end() {
+fn losses_are_logged_at_once_then_once_a_minute_and_at_the_end() {
     let lost = |dropped| LostLines { dropped, failed: 0 };
     let mut losses = LossReport::default();
     assert_eq!(losses.take(lost(0), Millis(0), false), None);

@@ -18,7 +18,7 @@ impl Connection {
         match behaviour {
             // Those that do not wait for the body come first.
             "early" => return self.early(head, index, &query),
-            // Every other request, whoever sends it.
+            // Every other request, of all clients.
             "reset" | "flap" if behaviour == "reset" || index.is_multiple_of(2) => {
                 SockRef::from(self.reader.source()).set_linger(Some(Duration::ZERO))?;
                 return Ok(Next::Close);

@@ -1,4 +1,4 @@
-//! A backend that does what the path asks for, well-behaved or not, and remembers what reached it.
+//! A backend that behaves or misbehaves as the path says, and records the requests that reach it.
 //!
 //! One thread a connection and plain blocking reads: nothing here shares code with what is tested.
 
@@ -34,12 +34,12 @@ struct Shared {
     gates: Gates,
     connections: AtomicUsize,
     closed: AtomicUsize,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<ReceivedRequest>>,
 }
 
 /// A request that reached the backend.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) head: Head,
     /// The first of it; see `length` for how much there was.
     pub(crate) body: Vec<u8>,
@@ -61,7 +61,7 @@ impl Origin {
 
     /// The same at an address of the test's choice.
     pub(crate) fn at(address: SocketAddr, name: &str) -> Self {
-        let listener = TcpListener::bind(address).expect("nobody else is there");
+        let listener = TcpListener::bind(address).expect("the port is free");
         let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared {
             name: name.to_owned(),
@@ -146,7 +146,7 @@ impl Origin {
     }
 
     /// Every request that reached it.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<ReceivedRequest> {
         self.shared.seen.lock().clone()
     }
 
@@ -156,7 +156,7 @@ impl Origin {
     }
 
     /// The only request that reached it.
-    pub(crate) fn only(&self) -> Seen {
+    pub(crate) fn only(&self) -> ReceivedRequest {
         let seen = self.seen();
         assert_eq!(seen.len(), 1, "{seen:?}");
         seen.into_iter().next().expect("there is one")
@@ -204,7 +204,7 @@ impl Connection {
             self.requests += 1;
             let index = {
                 let mut seen = self.shared.seen.lock();
-                seen.push(Seen {
+                seen.push(ReceivedRequest {
                     head: head.clone(),
                     body: Vec::new(),
                     length: 0,
