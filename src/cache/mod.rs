@@ -216,7 +216,7 @@ const OVERHEAD: usize = 200;
 pub(super) struct Freshness {
     /// Its age.
     pub(super) age: Duration,
-    /// For how much longer it is fresh, if it control.
+    /// For how much longer it is fresh, if the response says so.
     pub(super) fresh: Option<Duration>,
     /// For how much longer it may be used, if there is a limit.
     pub(super) usable: Option<Duration>,
