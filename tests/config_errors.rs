@@ -14,8 +14,8 @@ fn said(text: &str) -> String {
     match load_text("weir.yaml", text, env) {
         Ok((_, warnings)) => format!("{warnings}\n\n(fine otherwise)"),
         Err(report) => {
-            for complaint in report.complaints() {
-                assert!(complaint.span.is_some(), "without a place: {complaint:?}");
+            for diagnostic in report.diagnostics() {
+                assert!(diagnostic.span.is_some(), "without a place: {diagnostic:?}");
             }
             format!("{report}\n\n({} errors)", report.errors())
         }

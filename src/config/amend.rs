@@ -1,88 +1,90 @@
-//! Numbers of a zone that are changed while it runs, read with the words and held to the bounds of the file.
+//! Changes of a running zone's limits, with the words and the bounds of the file.
 //!
-//! The very code that reads and compiles a file is asked, so that what is refused there is refused here, in the same words.
+//! They are decoded and compiled as those of a file, so that errors are the same, in the same words.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::compile;
+use super::decode::record::record;
+use super::decode::value::ConnLimit;
 use super::decode::{Decode, DecodeContext, Field, units};
-use super::report::{Diagnostic, Report};
-use super::source::{Node, NodeKind, Scalar, Span};
+use super::directive::zones::raw::Override;
+use super::directive::zones::{self, OverrideLimits};
+use super::report::{Diagnostic, ParseError, Report};
+use super::source::{Node, NodeKind, Span};
 use crate::algorithm::AlgorithmParams;
-use crate::config;
-use crate::config::decode::record::record;
-use crate::config::decode::units::ParseError;
-use crate::config::decode::value::ConnLimit;
-use crate::config::directive::limits::OverrideLimits;
-use crate::config::directive::limits::raw::Override;
 
 /// A time as a configuration writes it.
 ///
 /// # Errors
 ///
-/// What is wrong with it, as it is said of a file.
+/// What is wrong with it, as in a file.
 pub fn time(text: &str) -> Result<Duration, String> {
-    units::time(text).map_err(|ParseError { sentence, hint }| said(sentence, hint))
+    units::time(text).map_err(|ParseError { sentence, hint }| with_hint(sentence, hint))
 }
 
-/// What `rate`, `limit` and `burst` come to for a zone that counts like this in so many bytes; `None` for unlimited.
+/// The limits that `rate`, `limit` and `burst` give in a zone with this algorithm and size; `None` for unlimited.
 ///
 /// # Errors
 ///
-/// What is wrong with them, as it is said of a file.
+/// What is wrong with them, as in a file.
 pub fn numbers(
     change: &Map<String, Value>,
     zone: AlgorithmParams,
     size: usize,
 ) -> Result<Option<OverrideLimits>, String> {
-    let mut report = Report::default();
-    let node = mapping(change);
-    let own = Override::decode(
-        &node,
-        &mut DecodeContext::new(&mut report, config::raw::homes),
-    );
-    let own = own.map(|own| compile::own_numbers(&own, zone, size, &mut report));
-    match own {
-        Some(own) if report.errors() == 0 => Ok(own),
-        _ => Err(all(&report)),
-    }
+    decoded(change, |own: &Override, report| {
+        let limits = zones::override_limits(own, zone, report)?;
+        zones::room_for_a_key(own.limit.key(), limits.algorithm, size, report);
+        Some(limits)
+    })
 }
 
 /// The `limit` of a `limit_conn`.
 ///
 /// # Errors
 ///
-/// What is wrong with it, as it is said of a file.
+/// What is wrong with it, as in a file.
 pub fn places(change: &Map<String, Value>) -> Result<Option<u32>, String> {
+    decoded(change, |rule: &ConnZoneChange, _| {
+        rule.limit.value().map(|limit| limit.0)
+    })
+}
+
+/// Decodes a change and compiles it.
+fn decoded<T: Decode, P>(
+    change: &Map<String, Value>,
+    compile: impl FnOnce(&T, &mut Report) -> Option<P>,
+) -> Result<Option<P>, String> {
     let mut report = Report::default();
-    let rule = ConnZoneChange::decode(
+    let given = T::decode(
         &mapping(change),
-        &mut DecodeContext::new(&mut report, config::raw::homes),
+        &mut DecodeContext::new(&mut report, super::homes),
     );
-    match rule {
-        Some(rule) if report.errors() == 0 => Ok(rule.limit.value().map(|limit| limit.0)),
+    let compiled = given.map(|given| compile(&given, &mut report));
+    match compiled {
+        Some(compiled) if report.errors() == 0 => Ok(compiled),
         _ => Err(all(&report)),
     }
 }
 
 record! {
     /// What can be changed of a `limit_conn` zone.
-    pub struct ConnZoneChange {
+    struct ConnZoneChange {
         /// How many requests at once.
         limit: Field<ConnLimit>,
     }
 }
 
 fn all(report: &Report) -> String {
-    let complaints = report.complaints().iter();
-    let said =
-        complaints.map(|Diagnostic { sentence, hint, .. }| said(sentence.clone(), hint.clone()));
-    said.collect::<Vec<_>>().join("; ")
+    let diagnostics = report.diagnostics().iter();
+    let texts = diagnostics
+        .map(|Diagnostic { sentence, hint, .. }| with_hint(sentence.clone(), hint.clone()));
+    texts.collect::<Vec<_>>().join("; ")
 }
 
-fn said(sentence: String, hint: Option<String>) -> String {
+fn with_hint(sentence: String, hint: Option<String>) -> String {
     match hint {
         Some(hint) => format!("{sentence} ({hint})"),
         None => sentence,
@@ -96,41 +98,22 @@ fn mapping(change: &Map<String, Value>) -> Node {
         start,
         end: start,
     });
-    let mut next = || places.next().unwrap_or(NOWHERE);
+    let mut next = || places.next().unwrap_or(Span::NOWHERE);
+    let node = |kind, span| Node { span, kind };
     let pairs = change.iter().map(|(key, value)| {
-        let key = scalar(key.clone(), true, next());
+        let key = Node::scalar(key, next());
         let value = match value {
             Value::Null => node(NodeKind::Null, next()),
-            Value::Bool(flag) => scalar(flag.to_string(), false, next()),
-            Value::Number(number) => scalar(number.to_string(), false, next()),
-            Value::String(text) => scalar(text.clone(), true, next()),
             Value::Array(_) => node(NodeKind::Sequence(Vec::new()), next()),
             Value::Object(_) => node(NodeKind::Mapping(Vec::new()), next()),
+            Value::String(text) => Node::scalar(text, next()),
+            scalar => Node::scalar(scalar.to_string(), next()),
         };
         (key, value)
     });
     let pairs = pairs.collect();
-    node(NodeKind::Mapping(pairs), NOWHERE)
+    node(NodeKind::Mapping(pairs), Span::NOWHERE)
 }
-
-fn scalar(text: String, quoted: bool, span: Span) -> Node {
-    let scalar = Scalar {
-        text,
-        quoted,
-        verbatim: None,
-    };
-    node(NodeKind::Scalar(scalar), span)
-}
-
-fn node(kind: NodeKind, span: Span) -> Node {
-    Node { span, kind }
-}
-
-const NOWHERE: Span = Span {
-    file: 0,
-    start: 0,
-    end: 0,
-};
 
 #[cfg(test)]
 mod tests {
@@ -177,7 +160,7 @@ mod tests {
     fn what_the_file_may_not_say_may_not_be_said_here() {
         for (change, zone, why) in [
             (json!({ "rate": "fast" }), LEAKY, "`fast` is not a rate"),
-            (json!({ "rate": "0r/s" }), LEAKY, "a rate of nothing"),
+            (json!({ "rate": "0r/s" }), LEAKY, "a rate of 0"),
             (json!({ "burst": -1 }), LEAKY, "`-1`"),
             (json!({ "rate": ["1r/s"] }), LEAKY, "found a list"),
             (json!({ "rates": "1r/s" }), LEAKY, "did you mean `rate`"),
@@ -190,11 +173,11 @@ mod tests {
             (json!({ "limit": 5 }), LEAKY, "`limit` has no meaning"),
             (json!({ "limit": 5000 }), LOG, "more than its size"),
         ] {
-            let said = read(&change, zone).unwrap_err();
-            assert!(said.contains(why), "{said:?} about {change}");
+            let error = read(&change, zone).unwrap_err();
+            assert!(error.contains(why), "{error:?} about {change}");
         }
-        let said = places(json!({ "limit": 0 }).as_object().unwrap()).unwrap_err();
-        assert!(said.contains("too small"), "{said}");
+        let error = places(json!({ "limit": 0 }).as_object().unwrap()).unwrap_err();
+        assert!(error.contains("too small"), "{error}");
         assert!(time("soon").unwrap_err().contains("`soon`"));
     }
 }

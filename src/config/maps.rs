@@ -1,8 +1,4 @@
-//! `maps`: variables made from other variables.
-//!
-//! `maps`: what they look up, what they become, and that none needs itself.
-//!
-//! Networks that contain each other become ranges that do not overlap.
+//! `maps`: variables made from other variables, by text (nginx's `map`) or by network (`geo`).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,15 +6,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use regex::bytes::Regex;
 
-use super::compile::{Compiler, ServerName};
-use super::decode::{Spanned, units};
-use super::report::Diagnostic;
+use super::compile::{self, Compiler, ServerName};
+use super::decode::value::{NamedMap, Text};
+use super::decode::{Field, Spanned, units};
+use super::report::Report;
 use super::source::Span;
-use super::template::{Part, Template, TemplatePhase, Variable};
-use super::{compile, template};
-use crate::config::decode::value::{NamedMap, Text};
+use super::template::{self, Template, TemplatePhase, Variable};
 
-pub(super) mod raw {
+pub(crate) mod raw {
     //! `maps`: variables of the user's own.
     use crate::config::decode::Field;
     use crate::config::decode::record::record;
@@ -26,15 +21,15 @@ pub(super) mod raw {
 
     record! {
         /// A variable made from others: nginx's `map` or `geo`.
-        pub struct MapDirective {
+        pub(crate) struct MapDirective {
             /// Look this text of variables up among `values`: exact (case does not matter), then `~expr` and `~*expr` in order.
             map: Field<Text>,
             /// Look this address up among `values`, which are networks: the longest prefix wins.
             geo: Field<Text>,
             /// What it becomes when nothing matches. Default: empty.
             default: Field<Text>,
-            /// The keys of `values` are host names: `*.example.com`, `.example.com` and `www.example.*` have their meaning. Default: false.
-            hostnames: Field<Flag>,
+            /// The keys of `values` are host names: `*.example.com`, `.example.com` and `www.example.*` have their meaning.
+            hostnames: Field<Flag> = "false" => bool,
             /// What becomes what. The values may be texts of variables.
             values: Field<NamedMap<Text>>,
         }
@@ -116,204 +111,171 @@ impl Geo {
     }
 }
 
-impl Compiler<'_> {
-    /// All maps, in the file's order.
-    pub(super) fn maps(&mut self) -> Vec<Map> {
-        let Some(named) = self.config.maps.value() else {
-            return Vec::new();
-        };
-        let maps: Vec<_> = named
-            .entries
-            .iter()
-            .map(|(name, map)| self.map(name, map))
-            .collect();
-        self.refuse_circles(&maps, named);
-        maps
-    }
+/// All maps, in the file's order.
+pub(super) fn compile(
+    named: &Field<NamedMap<raw::MapDirective>>,
+    compiler: &mut Compiler<'_>,
+) -> Vec<Map> {
+    let entries = named.entries().iter();
+    let maps: Vec<_> = entries
+        .map(|(name, given)| map(name, &given.value, compiler))
+        .collect();
+    refuse_cycles(&maps, named, compiler);
+    maps
+}
 
-    fn map(&mut self, name: &Spanned<String>, map: &Spanned<raw::MapDirective>) -> Map {
-        let own = self.map_name(name);
-        let model = &map.value;
-        let empty = NamedMap {
-            entries: Vec::new(),
-            broken: Vec::new(),
-        };
-        let values = model.values.value().unwrap_or(&empty);
-        let hostnames = model.hostnames.value().is_some_and(|flag| flag.0);
-        let (source, lookup) = match (model.map.get(), model.geo.get()) {
-            (Some(_), Some(geo)) => {
-                self.complain_with(geo.span, "`map` and `geo` in one", "make two of it");
-                (Template::default(), MapLookup::Values(MapValues::default()))
+fn map(name: &Spanned<String>, given: &raw::MapDirective, compiler: &mut Compiler<'_>) -> Map {
+    let values = given.values.entries();
+    let (source, lookup) = match (given.map.get(), given.geo.get()) {
+        (Some(source), None) => (
+            Template::compile(source, TemplatePhase::After, compiler),
+            MapLookup::Values(by_text(values, given.hostnames(), compiler)),
+        ),
+        (None, Some(source)) => (
+            geo_source(source, compiler),
+            MapLookup::Geo(geo(values, compiler)),
+        ),
+        (both, geo) => {
+            if let (Some(_), Some(geo)) = (both, geo) {
+                let hint = "define two maps";
+                compiler
+                    .report
+                    .error_with(geo.span, "a map has both `map` and `geo`", hint);
+            } else if given.map.key().or_else(|| given.geo.key()).is_none() {
+                let sentence = "a map needs `map` or `geo`";
+                compiler.report.error(name.span, sentence);
             }
-            (Some(source), None) => (
-                self.template(source, TemplatePhase::After),
-                MapLookup::Values(self.values(values, hostnames)),
-            ),
-            (None, Some(source)) => (self.geo_source(source), MapLookup::Geo(self.geo(values))),
-            (None, None) => {
-                if model.map.key().or_else(|| model.geo.key()).is_none() {
-                    let sentence = "neither `map` nor `geo`: nothing to look up";
-                    self.complain(name.span, sentence);
-                }
-                (Template::default(), MapLookup::Values(MapValues::default()))
-            }
-        };
-        if let Some(flag) = model.hostnames.key().filter(|_| model.geo.get().is_some()) {
-            self.complain(flag, "`hostnames` has no meaning for `geo`");
+            (Template::default(), MapLookup::Values(MapValues::default()))
         }
-        let default = match model.default.get() {
-            Some(text) => self.template(text, TemplatePhase::After),
-            None => Template::default(),
-        };
-        Map {
-            name: own.into(),
-            source,
-            lookup,
-            default,
-        }
+    };
+    if let Some(flag) = given.hostnames.key().filter(|_| given.geo.get().is_some()) {
+        compiler
+            .report
+            .error(flag, "`hostnames` has no meaning for `geo`");
     }
-
-    fn map_name<'n>(&mut self, name: &'n Spanned<String>) -> &'n str {
-        let Some(own) = name.value.strip_prefix('$') else {
-            let hint = format!("write `${}`", name.value);
-            self.complain_with(name.span, "the name of a map begins with `$`", hint);
-            return &name.value;
-        };
-        let well_named = own
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        if own.is_empty() || !well_named {
-            let sentence = format!("`{}` is not a variable's name", name.value);
-            self.complain_with(name.span, sentence, "letters, digits and `_` after the `$`");
-        } else if template::find(own).is_some() {
-            let sentence = format!("`{}` is a variable of weir's own", name.value);
-            self.complain_with(name.span, sentence, "pick another name");
-        }
-        own
+    let default = given.default.get();
+    Map {
+        name: map_name(name, compiler.report).into(),
+        source,
+        lookup,
+        default: default.map_or_else(Template::default, |text| {
+            Template::compile(text, TemplatePhase::After, compiler)
+        }),
     }
+}
 
-    fn geo_source(&mut self, source: &Spanned<Text>) -> Template {
-        let template = self.template(source, TemplatePhase::After);
-        let binary = template.as_variable() == Some(&Variable::BinaryRemoteAddr);
-        if template.as_literal().is_some_and(|text| !text.is_empty()) || binary {
-            let sentence = "`geo` looks up an address written as text";
-            self.complain_with(
-                source.span,
-                sentence,
-                "expected a variable, such as `$remote_addr`",
-            );
-        }
-        template
+fn map_name<'n>(name: &'n Spanned<String>, report: &mut Report) -> &'n str {
+    let Some(own) = name.value.strip_prefix('$') else {
+        let hint = format!("write `${}`", name.value);
+        report.error_with(name.span, "the name of a map begins with `$`", hint);
+        return &name.value;
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if own.is_empty() || !own.bytes().all(is_plain) {
+        let sentence = format!("`{}` is not the name of a variable", name.value);
+        report.error_with(name.span, sentence, "letters, digits and `_` after the `$`");
+    } else if template::find(own).is_some() {
+        let sentence = format!("`{}` is a built-in variable", name.value);
+        report.error_with(name.span, sentence, "choose another name");
     }
+    own
+}
 
-    fn geo(&mut self, values: &NamedMap<Text>) -> Geo {
-        let mut first: HashMap<IpNet, Span> = HashMap::new();
-        let mut networks = Vec::new();
-        for (key, value) in &values.entries {
-            let value = self.template(value, TemplatePhase::After);
-            let (network, loose) = match units::network(&key.value) {
-                Ok(network) => network,
-                Err(mistake) if key.value == "default" => {
-                    self.complain_with(
-                        key.span,
-                        mistake.sentence,
-                        "`default` stands beside `values`, not in it",
-                    );
-                    continue;
-                }
-                Err(mistake) => {
-                    let complaint = Diagnostic::new(key.span, mistake.sentence).hint(mistake.hint);
-                    self.report.add(complaint);
-                    continue;
-                }
-            };
-            if let Some(loose) = loose {
-                let sentence = format!("low address bits of `{}` are meaningless", key.value);
-                self.warn(
-                    key.span,
-                    sentence,
-                    format!("it is read as `{}`", loose.meant),
-                );
-            }
-            if let Some(first) = first.insert(network, key.span) {
-                let place = self.report.sources().place(first);
-                let sentence = format!("the network `{network}` is given twice");
-                self.complain_with(key.span, sentence, format!("it was given first at {place}"));
-                continue;
-            }
-            networks.push((network, value));
-        }
-        flatten(networks)
+fn geo_source(source: &Spanned<Text>, compiler: &mut Compiler<'_>) -> Template {
+    let template = Template::compile(source, TemplatePhase::After, compiler);
+    let binary = template.as_variable() == Some(&Variable::BinaryRemoteAddr);
+    if template.as_literal().is_some_and(|text| !text.is_empty()) || binary {
+        let sentence = "`geo` looks up an address written as text";
+        let hint = "expected a variable, such as `$remote_addr`";
+        compiler.report.error_with(source.span, sentence, hint);
     }
+    template
+}
 
-    fn values(&mut self, named: &NamedMap<Text>, hostnames: bool) -> MapValues {
-        let mut values = MapValues::default();
-        for (key, value) in &named.entries {
-            let value = self.template(value, TemplatePhase::After);
-            let text = key.value.as_str();
-            if text == "default" {
-                let sentence = "`default` among the values of a map";
-                self.complain_with(
-                    key.span,
-                    sentence,
-                    "`default` stands beside `values`; for this very text write `\\default`",
-                );
-            } else if let Some(expression) = text.strip_prefix('~') {
-                if let Some(expression) = self.expression(expression, key.span) {
-                    values.expressions.push((expression, value));
-                }
-            } else if hostnames && text.contains('*') | text.starts_with('.') {
-                if let Some(name) = self.server_name(text, key.span) {
-                    values.hostnames.push((name, value));
-                }
-            } else {
-                let exact = text.strip_prefix('\\').unwrap_or(text).to_lowercase();
-                if values.exact.insert(exact.into(), value).is_some() {
-                    let sentence = format!("`{text}` is given twice");
-                    self.complain_with(key.span, sentence, "case makes no difference here");
-                }
-            }
-        }
-        // nginx asks `*.example.com` before `www.example.*`, and of each kind the longest.
-        values.hostnames.sort_by_key(|(name, _)| match name {
-            ServerName::Suffix(text) | ServerName::SuffixAndSelf(text) => {
-                (0, usize::MAX - text.len())
-            }
-            ServerName::Prefix(text) => (1, usize::MAX - text.len()),
-            ServerName::Exact(_) | ServerName::Expression(_) => (2, 0),
+fn geo(values: &[(Spanned<String>, Spanned<Text>)], compiler: &mut Compiler<'_>) -> Geo {
+    let mut first: HashMap<IpNet, Span> = HashMap::new();
+    let mut networks = Vec::new();
+    for (key, value) in values {
+        let value = Template::compile(value, TemplatePhase::After, compiler);
+        let network = units::network(&key.value).map_err(|error| match key.value.as_str() {
+            "default" => error.help("`default` stands beside `values`, not in it"),
+            _ => error,
         });
-        values
-    }
-
-    fn expression(&mut self, text: &str, span: Span) -> Option<Regex> {
-        let (text, fold) = match text.strip_prefix('*') {
-            Some(text) => (text, compile::RegexCase::Ignored),
-            None => (text, compile::RegexCase::Matters),
+        let report = &mut *compiler.report;
+        let Some(network) = report.parsed(key.span, network) else {
+            continue;
         };
-        compile::bytes_expression(text, fold)
-            .map_err(|mistake| {
-                self.report
-                    .add(Diagnostic::new(span, mistake.sentence).hint(mistake.hint))
-            })
-            .ok()
-    }
-
-    /// Complains about maps that need themselves, and finds out which need what only the answer brings.
-    fn refuse_circles(&mut self, maps: &[Map], named: &NamedMap<raw::MapDirective>) {
-        let mut states = vec![VisitState::Unseen; maps.len()];
-        for index in 0..maps.len() {
-            visit(index, maps, &mut states, &mut |circle| {
-                if let Some((name, _)) = named.entries.get(circle) {
-                    let sentence = format!("`{}` is made from itself", name.value);
-                    self.report.add(Diagnostic::new(name.span, sentence));
-                }
-            });
+        let network = compile::masked(key, network, report);
+        if let Some(first) = first.insert(network, key.span) {
+            let place = report.sources().place(first);
+            let sentence = format!("the network `{network}` is given twice");
+            report.error_with(key.span, sentence, format!("it was given first at {place}"));
+            continue;
         }
-        self.late_maps = states
-            .into_iter()
-            .map(|state| state == VisitState::Late)
-            .collect();
+        networks.push((network, value));
     }
+    flatten(networks)
+}
+
+fn by_text(
+    given: &[(Spanned<String>, Spanned<Text>)],
+    hostnames: bool,
+    compiler: &mut Compiler<'_>,
+) -> MapValues {
+    let mut values = MapValues::default();
+    for (key, value) in given {
+        let value = Template::compile(value, TemplatePhase::After, compiler);
+        let text = key.value.as_str();
+        let report = &mut *compiler.report;
+        if text == "default" {
+            let sentence = "`default` among the values of a map";
+            let hint = "`default` stands beside `values`; for the text itself write `\\default`";
+            report.error_with(key.span, sentence, hint);
+        } else if let Some((expression, ignore_case)) = compile::split_expression(text) {
+            let expression = compile::bytes_expression(expression, ignore_case);
+            let expression = report.parsed(key.span, expression);
+            values.expressions.extend(expression.map(|it| (it, value)));
+        } else if hostnames && text.contains('*') | text.starts_with('.') {
+            let name = report.parsed(key.span, compile::server_name(text));
+            values.hostnames.extend(name.map(|name| (name, value)));
+        } else {
+            let exact = text.strip_prefix('\\').unwrap_or(text).to_lowercase();
+            if values.exact.insert(exact.into(), value).is_some() {
+                let sentence = format!("`{text}` is given twice");
+                report.error_with(
+                    key.span,
+                    sentence,
+                    "keys are compared without regard to case",
+                );
+            }
+        }
+    }
+    // nginx asks `*.example.com` before `www.example.*`, and of each kind the longest.
+    values.hostnames.sort_by_key(|(name, _)| match name {
+        ServerName::Suffix(text) | ServerName::SuffixAndSelf(text) => (0, usize::MAX - text.len()),
+        ServerName::Prefix(text) => (1, usize::MAX - text.len()),
+        ServerName::Exact(_) | ServerName::Expression(_) => (2, 0),
+    });
+    values
+}
+
+/// Reports maps that need themselves, and finds those that need what is not known before the response.
+fn refuse_cycles(
+    maps: &[Map],
+    named: &Field<NamedMap<raw::MapDirective>>,
+    compiler: &mut Compiler<'_>,
+) {
+    let mut states = vec![VisitState::Unseen; maps.len()];
+    for index in 0..maps.len() {
+        visit(index, maps, &mut states, &mut |cycle| {
+            if let Some((name, _)) = named.entries().get(cycle) {
+                let sentence = format!("`{}` is made from itself", name.value);
+                compiler.report.error(name.span, sentence);
+            }
+        });
+    }
+    let states = states.into_iter();
+    compiler.late_maps = states.map(|state| state == VisitState::Late).collect();
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -324,12 +286,12 @@ enum VisitState {
     Unseen,
 }
 
-/// Goes through all that a map is made from; tells `circle` of a map met again on the way.
+/// Visits everything a map is made from; calls `cycle` for a map found again on the way.
 fn visit(
     index: usize,
     maps: &[Map],
     states: &mut Vec<VisitState>,
-    circle: &mut impl FnMut(usize),
+    cycle: &mut impl FnMut(usize),
 ) -> VisitState {
     let (Some(map), Some(state)) = (maps.get(index), states.get_mut(index)) else {
         return VisitState::Early;
@@ -337,7 +299,7 @@ fn visit(
     match *state {
         VisitState::Unseen => *state = VisitState::Open,
         VisitState::Open => {
-            circle(index);
+            cycle(index);
             return VisitState::Early;
         }
         known => return known,
@@ -345,8 +307,8 @@ fn visit(
     let mut outcome = VisitState::Early;
     for variable in ingredients(map) {
         let late = match variable {
-            Variable::Map(other) => visit(*other, maps, states, circle) == VisitState::Late,
-            other => template::is_late(other),
+            Variable::Map(other) => visit(*other, maps, states, cycle) == VisitState::Late,
+            other => other.is_late(),
         };
         if late {
             outcome = VisitState::Late;
@@ -362,11 +324,7 @@ fn visit(
 fn ingredients(map: &Map) -> impl Iterator<Item = &Variable> {
     std::iter::once(&map.source)
         .chain(map.outcomes())
-        .flat_map(|template| template.parts.iter())
-        .filter_map(|part| match part {
-            Part::Variable(variable) => Some(variable),
-            Part::Text(_) => None,
-        })
+        .flat_map(|template| template.variables())
 }
 
 /// First and last address of a network, IPv4 in its mapped form.
@@ -381,7 +339,7 @@ fn range(network: &IpNet) -> (u128, u128) {
 }
 
 /// Flattens networks with their values; no network may be there twice.
-pub(super) fn flatten(networks: Vec<(IpNet, Template)>) -> Geo {
+fn flatten(networks: Vec<(IpNet, Template)>) -> Geo {
     let mut geo = Geo::default();
     let mut ranges = vec![];
     // As in nginx, `::/0` says nothing about IPv4: the mapped addresses are a world of their own.

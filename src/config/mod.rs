@@ -1,35 +1,33 @@
 //! Text becomes a plan; no sockets, no runtime, no clock.
 //!
-//! Three steps, each in a folder of its own: `read` makes one tree of all files, `decode` makes the
-//! [`raw`] form from it, `compile` makes the [`plan`]. None of them stops at a mistake; all of them tell the same
-//! [`Report`].
-//!
-//! The configuration as it was read, for those who look in: all files in one, and no secret in it.
-//!
-//! Warnings of what is defined and never used: most often a name was changed in one place only.
+//! Three steps: `source` makes one tree of all files, `decode` makes from it what the user wrote (the `raw` modules of the
+//! directives), and the directives are compiled to the [`plan`]. No step stops at an error; all of them fill one [`Report`].
 
 pub mod amend;
+mod checks;
 mod compile;
 pub(super) mod decode;
 mod directive;
 mod maps;
 pub mod plan;
 mod process;
-pub mod raw;
 pub(super) mod report;
 mod secret;
 pub(super) mod source;
 mod template;
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use self::compile::Compiler;
-use self::decode::value::NamedMap;
-use self::decode::{Decode, DecodeContext, Field};
-use self::directive::limits::entries;
-use self::directive::location::LocationConf;
+use self::compile::{Compiler, NameTable};
+use self::decode::record::Record;
+use self::decode::{Decode, DecodeContext};
+use self::directive::proxy_pass::LocationPool;
+use self::directive::server::TopLevel;
+use self::directive::{client, content, limits, server, settings, store, tls, upstream, zones};
+use self::process::raw::Config;
 use self::secret::{HIDDEN, SecretIndex, logins, without};
 use self::source::{Node, NodeKind, Scalar, read};
 
@@ -43,7 +41,7 @@ pub use self::source::read::{ConfigFiles, FileStamp, FileStamps, stamp};
 ///
 /// # Errors
 ///
-/// Everything that is wrong with it. What is only doubtful comes with the plan.
+/// Everything that is wrong with it. Warnings come with the plan.
 pub fn load(path: &Path) -> Result<(Plan, Report), Report> {
     let mut report = Report::default();
     let env = |name: &str| std::env::var(name).ok();
@@ -57,7 +55,7 @@ pub fn watch(path: &Path) -> ConfigFiles {
     let mut report = Report::default();
     let env = |name: &str| std::env::var(name).ok();
     let mut reader = read::ConfigReader::new(&env, &mut report);
-    // What is wrong with them is told to who reads them.
+    // Their errors are reported when they are read.
     reader.file(path);
     reader.watch()
 }
@@ -66,7 +64,7 @@ pub fn watch(path: &Path) -> ConfigFiles {
 ///
 /// # Errors
 ///
-/// Everything that is wrong with it. What is only doubtful comes with the plan.
+/// Everything that is wrong with it. Warnings come with the plan.
 pub fn load_text(
     name: &str,
     text: &str,
@@ -92,7 +90,7 @@ pub fn variable_name(variable: &template::Variable, maps: &[maps::Map]) -> Strin
 pub fn schema() -> String {
     let schema = schemars::generate::SchemaSettings::draft2020_12()
         .into_generator()
-        .into_root_schema_for::<process::raw::Config>();
+        .into_root_schema_for::<Config>();
     let mut text = format!("{:#}", schema.as_value());
     text.push('\n');
     text
@@ -110,13 +108,13 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
             _ => root,
         };
         if let NodeKind::Scalar(_) = root.kind {
-            // Perhaps a file with a token, named by mistake.
+            // Perhaps a file with a token, given by accident.
             report.hidden_mut().add(root);
         }
-        let mut context = DecodeContext::new(&mut report, raw::homes);
-        let config = process::raw::Config::decode(root, &mut context)?;
-        let mut plan = compile::compile(&config, &mut report);
-        plan.source = shown(root, report.hidden()).into();
+        let mut context = DecodeContext::new(&mut report, homes);
+        let config = Config::decode(root, &mut context)?;
+        let mut plan = make_plan(&config, &mut report);
+        plan.source = show(root, report.hidden()).to_string().into();
         Some(plan)
     });
     if let Some(root) = &root
@@ -132,11 +130,120 @@ fn finish(root: Option<Node>, mut report: Report) -> Result<(Plan, Report), Repo
     }
 }
 
-/// A tree as JSON, secrets replaced.
-fn shown(root: &Node, hidden: &SecretIndex) -> String {
-    show(root, hidden).to_string()
+/// Makes the plan.
+fn make_plan(config: &Config, report: &mut Report) -> Plan {
+    let compiler = &mut new_compiler(config, report);
+    checks::hide_credentials(config, compiler);
+    let maps = maps::compile(&config.maps, compiler);
+    let resolver = upstream::resolver(&config.resolver, compiler.report);
+    let stores = store::stores(&config.stores, compiler.report);
+    let req_zones = zones::req_zones(&config.limit_req_zones, &maps, &stores, compiler);
+    let conn_zones = zones::conn_zones(&config.limit_conn_zones, compiler);
+    let default = settings::raw::BufferBounds::default();
+    let buffers = config.buffers.value().unwrap_or(&default);
+    let mut pool = LocationPool {
+        req_zones: &req_zones,
+        buffers,
+        upstreams: upstream::upstreams(&config.upstreams, resolver.as_ref(), compiler),
+        addresses: HashMap::new(),
+        upstream_tls: Vec::new(),
+        temp_paths: Vec::new(),
+    };
+    let top = TopLevel {
+        settings: &config.settings,
+        connection: &config.connection,
+        tls: &config.tls,
+    };
+    let (servers, listeners) = server::servers(&config.servers, &top, &mut pool, compiler);
+    let LocationPool {
+        mut upstreams,
+        upstream_tls,
+        temp_paths,
+        ..
+    } = pool;
+    checks::complete_health_checks(config, &mut upstreams, &servers, compiler.report);
+    let admin = config.admin.value();
+    let threads = || std::thread::available_parallelism().map_or(1, usize::from);
+    let plan = Plan {
+        workers: config.workers().unwrap_or_else(threads),
+        shutdown_timeout: config.shutdown_timeout(),
+        log: plan::Log::compile(&config.log, compiler),
+        admin: admin.map(|admin| plan::Admin::compile(admin, compiler.report)),
+        tracing: plan::Tracing::compile(&config.tracing, compiler.report),
+        caps: plan::ConnectionLimits::compile(
+            &config.max_connections,
+            &config.max_connections_per_address,
+        ),
+        maps,
+        stores,
+        req_zones,
+        conn_zones,
+        degrade_groups: content::degrade_groups(&config.degrade_groups),
+        stale_size: config.stale_size(),
+        buffers: plan::BufferBounds::new(buffers),
+        temp_paths,
+        upstreams,
+        upstream_tls,
+        listeners,
+        servers,
+        source: Box::default(),
+    };
+    checks::warn_of_unused(config, &plan, compiler.report);
+    checks::warn_of_ipv6(config, &plan, compiler.report);
+    plan
 }
 
+/// The compiler with all names of a configuration.
+fn new_compiler<'a>(config: &Config, report: &'a mut Report) -> Compiler<'a> {
+    Compiler {
+        report,
+        maps: NameTable::new(&config.maps, "$"),
+        late_maps: Vec::new(),
+        req_zones: NameTable::new(&config.limit_req_zones, ""),
+        conn_zones: NameTable::new(&config.limit_conn_zones, ""),
+        stores: NameTable::new(&config.stores, ""),
+        upstreams: NameTable::new(&config.upstreams, ""),
+        degrade_groups: NameTable::new(&config.degrade_groups, ""),
+    }
+}
+
+/// Where a key belongs that was found where it does not.
+fn homes(key: &str) -> Option<String> {
+    let places = [
+        ("at the top level", Config::keys()),
+        ("in a server", server::raw::Server::keys()),
+        ("in a location", server::raw::Location::keys()),
+        ("in an upstream", upstream::raw::Upstream::keys()),
+        (
+            "in a server of an upstream",
+            upstream::raw::UpstreamServer::keys(),
+        ),
+        ("in `balance`", upstream::raw::Balance::keys()),
+        ("in `retry_budget`", upstream::raw::RetryBudget::keys()),
+        (
+            "in the `queue` of an upstream",
+            upstream::raw::UpstreamQueue::keys(),
+        ),
+        ("in `tracing`", process::raw::Tracing::keys()),
+        ("in a limit_req zone", zones::raw::ReqZone::keys()),
+        ("in a limit_conn zone", zones::raw::ConnZone::keys()),
+        ("in a limit_req rule", limits::raw::ReqRule::keys()),
+        ("in a limit_conn rule", limits::raw::ConnRule::keys()),
+        ("in a map", maps::raw::MapDirective::keys()),
+        ("in a store", store::raw::Store::keys()),
+        ("in `tls`", tls::raw::Tls::keys()),
+        ("in `real_ip`", client::raw::RealIp::keys()),
+        ("in `buffers`", settings::raw::BufferBounds::keys()),
+    ];
+    let homes: Vec<_> = places
+        .into_iter()
+        .filter(|(_, keys)| keys.contains(&key))
+        .map(|(place, _)| place)
+        .collect();
+    (!homes.is_empty()).then(|| format!("`{key}` belongs {}", homes.join(" or ")))
+}
+
+/// A tree as JSON, secrets replaced.
 fn show(node: &Node, hidden: &SecretIndex) -> Value {
     match &node.kind {
         NodeKind::Null | NodeKind::Unset => Value::Null,
@@ -173,56 +280,6 @@ fn show_scalar(scalar: &Scalar) -> Value {
         return value;
     }
     Value::String(without(text, &logins(text)))
-}
-
-impl Compiler<'_> {
-    /// Warns of zones and upstreams nobody uses.
-    fn warn_of_unused(&mut self, plan: &Plan) {
-        // Where something could not be understood, what it would have used is unknown.
-        if self.report.errors() > 0 {
-            return;
-        }
-        let config = self.config;
-        let idle = unused(&config.limit_req_zones, plan, |conf, zone| {
-            let mut rules = conf.limit_req.iter().chain(&conf.shadow);
-            rules.any(|rule| rule.zone == zone)
-        });
-        for (name, span) in idle {
-            let sentence = format!("no `limit_req` uses the zone `{name}`");
-            self.warn(span, sentence, "name it where it should hold");
-        }
-        let idle = unused(&config.limit_conn_zones, plan, |conf, zone| {
-            conf.limit_conn.iter().any(|rule| rule.zone == zone)
-        });
-        for (name, span) in idle {
-            let sentence = format!("no `limit_conn` uses the zone `{name}`");
-            self.warn(span, sentence, "name it where it should hold");
-        }
-        let idle = unused(&config.upstreams, plan, |conf, upstream| {
-            conf.proxy_passes()
-                .any(|proxy_pass| proxy_pass.upstream == upstream)
-        });
-        for (name, span) in idle {
-            let sentence = format!("no `proxy_pass` uses the upstream `{name}`");
-            self.warn(span, sentence, "name it where its requests come from");
-        }
-        self.warn_of_unresolved(&plan.upstreams);
-    }
-}
-
-/// Those that no site uses.
-fn unused<'a, T>(
-    named: &'a Field<NamedMap<T>>,
-    plan: &Plan,
-    uses: impl Fn(&LocationConf, usize) -> bool,
-) -> Vec<(&'a str, Span)> {
-    let location_confs: Vec<&LocationConf> = plan.location_confs().collect();
-    entries(named)
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| !location_confs.iter().any(|conf| uses(conf, *index)))
-        .map(|(_, (name, _))| (name.value.as_str(), name.span))
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,74 +1,68 @@
-//! What runs: the configuration after every name is resolved and every rule checked.
+//! The plan: the configuration after every name is resolved and every rule checked; and which parts of a plan a reload keeps.
 //!
-//! A plan can only be made by `config::compile`, which refuses what does not fit, so the rooms
-//! above never meet an unknown zone or a rate of nothing. They refer to each other by index.
-//!
-//! An old plan and a new one: what of the living things made from the old one can live on.
+//! Only `config` makes plans, and only of valid files, so a plan has no unknown zone or a rate of nothing. Its
+//! parts refer to each other by index.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use super::directive::upstream;
-use super::secret::Secret;
 use crate::algorithm::{AlgorithmParams, ParamValues};
 
 pub use super::compile::{LocationPath, PathRule, ServerName};
-pub use super::maps::{Geo, Map, MapLookup, MapValues};
-pub use super::process::{TraceContext, Tracing};
-pub use super::template::{
-    LimitVariable, Part, ProxyTlv, Template, TlsVariable, TraceVariable, Variable,
+pub use super::decode::units::{CallShare, SocketAddress, UpstreamAddress};
+pub use super::decode::value::HttpVersion;
+pub use super::directive::client::{
+    AccessRules, ClientMatch, ConnectionLimits, ProxyProtocolVersion, RealIp, RealIpHeader,
 };
-pub use crate::config::directive::client::{
-    ConnectionLimits, ProxyProtocolVersion, RealIp, RealIpHeader,
+pub use super::directive::content::{
+    DegradeGroup, DegradeMode, FallbackTriggers, Return, ReturnBody, Stale,
 };
-pub use crate::config::directive::content::{
-    DegradeGroup, DegradeMode, Fallback, FallbackTriggers, Stale,
+pub use super::directive::health::{
+    Breaker, CheckKind, HealthCheck, HttpCheck, InitialHealth, Recovery,
 };
-pub use crate::config::directive::health::{
-    Breaker, CallShare, CheckKind, HealthCheck, HttpCheck, InitialHealth, Recovery,
+pub use super::directive::limits::{
+    ConnQueue, ConnRule, CostSource, HeaderForm, HeaderScope, LimitHeaders, LogLevel, ReqRule,
 };
-pub use crate::config::directive::limits::{
-    ConnQueue, ConnRule, ConnZone, HeaderForm, HeaderScope, LimitHeaders, LogLevel, OnAmbiguousKey,
-    OnEmptyKey, Override, OverrideKey, OverrideLimits, ReqRule, ReqZone,
+pub use super::directive::location::{Content, Fallback, LocationConf};
+pub use super::directive::proxy_pass::{
+    MaxTries, NextUpstream, ProxyPass, Redirect, Replacement, SetHeader,
 };
-pub use crate::config::directive::location::{
-    AccessRules, ClientMatch, Content, HttpVersion, LocationConf, MaxTries, NextUpstream,
-    ProxyPass, Return, ReturnBody, SetHeader,
-};
-pub use crate::config::directive::proxy_pass::{Redirect, Replacement};
-pub use crate::config::directive::refusal::{
+pub use super::directive::refusal::{
     BodyFormat, RefusalAction, RefusalBodies, RefusalBody, TypedText,
 };
-pub use crate::config::directive::settings::{
+pub use super::directive::server::{Listener, Location, Server};
+pub use super::directive::settings::{
     BufferBounds, Buffering, ClientSettings, LimitRate, LimitSettings, ProxySettings,
     RequestBuffering, ResponseBuffering, SizeTemplate,
 };
-pub use crate::config::directive::store::{
-    Login, OnOutage, Store, StoreMode, StoreTls, StoreTopology,
-};
-pub use crate::config::directive::tls::{
+pub use super::directive::store::{Login, OnOutage, Store, StoreMode, StoreTls, StoreTopology};
+pub use super::directive::tls::{
     Certificate, Cipher, Tls, TlsFile, TlsVersion, UpstreamTls, VerifyClient,
 };
-pub use crate::config::directive::upstream::{
-    Backoff, Balance, QueueOrder, Resolver, RetryBudget, Upstream, UpstreamAddress, UpstreamQueue,
-    UpstreamServer,
+pub use super::directive::upstream::{
+    Backoff, Balance, QueueOrder, Resolver, RetryBudget, Upstream, UpstreamQueue, UpstreamServer,
 };
-pub use crate::config::directive::zones::CostSource;
+pub use super::directive::zones::{
+    ConnZone, OnAmbiguousKey, OnEmptyKey, Override, OverrideKey, OverrideLimits, ReqZone,
+};
+pub use super::maps::{Geo, Map, MapLookup, MapValues};
+pub use super::process::{AccessLog, Admin, Log, LogFormat, LogPath, TraceContext, Tracing};
+pub use super::template::{
+    LimitVariable, Part, ProxyTlv, Template, TlsVariable, TraceVariable, Variable,
+};
 
 /// Everything that runs.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// How many event loops.
     pub workers: usize,
-    /// How long requests in flight may go on after a stop was asked for.
+    /// How long requests in progress may continue after a stop is requested.
     pub shutdown_timeout: Duration,
     /// Where log lines go.
     pub log: Log,
-    /// The listener for those who look in from outside.
+    /// The admin listener.
     pub admin: Option<Admin>,
-    /// Who is told of requests, span by span.
+    /// Traces of requests.
     pub tracing: Option<Tracing>,
     /// How many client connections may be open.
     pub caps: ConnectionLimits,
@@ -90,19 +84,27 @@ pub struct Plan {
     pub buffers: BufferBounds,
     /// Directories for temporary files that the configuration names.
     pub temp_paths: Vec<TlsFile>,
-    /// How servers behind `https://` are met; [`ProxyPass::tls`] is an index.
+    /// TLS settings towards servers behind `https://`; [`ProxyPass::tls`] is an index.
     pub upstream_tls: Vec<UpstreamTls>,
     /// What to listen on, each address once.
     pub listeners: Vec<Listener>,
     /// `servers`: [`Listener::servers`] are indices into this.
     pub servers: Vec<Server>,
-    /// What it was made from, as JSON, secrets left out.
+    /// The configuration it was made from, as JSON without secrets.
     pub source: Box<str>,
 }
 
+/// All locations of these servers, the one for requests without a location last of each.
+pub(super) fn location_confs(servers: &[Server]) -> impl Iterator<Item = &LocationConf> {
+    servers.iter().flat_map(|server| {
+        let locations = server.locations.iter().map(|location| &location.conf);
+        locations.chain([&server.fallback])
+    })
+}
+
 impl Plan {
-    /// Whether HTTP/2 is spoken on a listener with clients of one of its servers. The listener's default server has its
-    /// say, too, because what is spoken is settled before anybody asks for a server by its host.
+    /// Whether HTTP/2 is spoken on a listener with clients of one of its servers. The listener's default server has to allow
+    /// it, too, because the protocol is settled before the host is known.
     #[must_use]
     pub fn http2(&self, listener: usize, server: usize) -> bool {
         let listener = &self.listeners[listener];
@@ -110,12 +112,9 @@ impl Plan {
         listener.http2.unwrap_or(both == [true, true])
     }
 
-    /// What holds at each location of each server, and where there is none.
+    /// All locations of each server, the one for requests without a location last.
     pub fn location_confs(&self) -> impl Iterator<Item = &LocationConf> {
-        self.servers.iter().flat_map(|server| {
-            let locations = server.locations.iter().map(|location| &location.conf);
-            locations.chain([&server.fallback])
-        })
+        location_confs(&self.servers)
     }
 
     /// The same, to be changed.
@@ -128,129 +127,7 @@ impl Plan {
     }
 }
 
-/// Where log lines go.
-#[derive(Debug, Clone)]
-pub struct Log {
-    /// The least severe level that is written.
-    pub level: tracing::Level,
-    /// The error log's file, which USR1 opens again; `None` for standard error, written `-`.
-    pub error: Option<PathBuf>,
-    /// `None` for `access: off`.
-    pub access: Option<AccessLog>,
-}
-
-/// The access log.
-#[derive(Debug, Clone)]
-pub struct AccessLog {
-    /// Where its lines go.
-    pub path: LogPath,
-    /// What a line looks like.
-    pub format: LogFormat,
-}
-
-/// Where a log goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogPath {
-    /// Appended to a file, which USR1 opens again.
-    File(PathBuf),
-    /// Standard output, written `-`.
-    Stdout,
-}
-
-/// What an access-log line looks like.
-#[derive(Debug, Clone)]
-pub enum LogFormat {
-    /// nginx's `combined`.
-    Combined,
-    /// One JSON object a line.
-    Json,
-    /// The user's own text of variables.
-    Text(Template),
-}
-
-/// The admin listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Admin {
-    /// Where it listens.
-    pub listen: SocketAddr,
-    /// What a caller has to show where one is needed.
-    pub token: Option<Secret>,
-}
-
-/// One address to listen on, and the servers behind it.
-#[derive(Debug, Clone)]
-pub struct Listener {
-    /// Where.
-    pub address: SocketAddress,
-    /// Whether clients speak TLS here.
-    pub tls: bool,
-    /// Whether every connection begins with a PROXY header.
-    pub proxy_protocol: bool,
-    /// Whether HTTP/2 is spoken here, where that was said of the address itself.
-    pub http2: Option<bool>,
-    /// Those that name this address, in the file's order.
-    pub servers: Vec<usize>,
-    /// The one for a host nobody claims: the server marked `default_server`, else one without a name, else the first.
-    pub default_server: usize,
-}
-
-/// Where to listen.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum SocketAddress {
-    /// A TCP address.
-    Tcp(SocketAddr),
-    /// A unix socket.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for SocketAddress {
-    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(text),
-            Self::Unix(path) => write!(text, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// A virtual server.
-#[derive(Debug, Clone)]
-pub struct Server {
-    /// What `$server_name` gives: the first name, or nothing.
-    pub name: Box<str>,
-    /// Hosts it answers for.
-    pub names: Vec<ServerName>,
-    /// Connection-level settings, in force from the moment the server is known (the listener's default server before).
-    pub client: ClientSettings,
-    /// `client_header_timeout`
-    pub header_timeout: Duration,
-    /// What clients that come over TLS are met with; there for every server of a listener that speaks it.
-    pub tls: Option<Tls>,
-    /// `real_ip`
-    pub real_ip: Option<RealIp>,
-    /// Largest request head, `large_client_header_buffers` multiplied out.
-    pub max_head: usize,
-    /// `http2`
-    pub http2: bool,
-    /// `http2_max_concurrent_streams`
-    pub max_streams: u32,
-    /// `http2_max_resets`
-    pub max_resets: u32,
-    /// Its locations in the file's order.
-    pub locations: Vec<Location>,
-    /// What holds where no location matches: the server's own settings.
-    pub fallback: LocationConf,
-}
-
-/// A path and what holds there.
-#[derive(Debug, Clone)]
-pub struct Location {
-    /// Which paths.
-    pub path: LocationPath,
-    /// What holds there.
-    pub conf: LocationConf,
-}
-
-/// Why a zone cannot go on from where it is.
+/// Why the state of a zone is reset by a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ZoneResetReason {
     /// It counts in another way.
@@ -275,10 +152,10 @@ impl fmt::Display for ZoneResetReason {
 }
 
 impl Plan {
-    /// Whether a zone of this plan can go on from where the one of its name is in the plan before.
+    /// Whether a zone keeps the state of the one of its name in the plan before.
     ///
     /// # Errors
-    /// Why it has to start afresh.
+    /// Why its state is reset.
     pub fn inherits(
         &self,
         zone: &ReqZone,
@@ -305,13 +182,13 @@ impl Plan {
         }
     }
 
-    /// Whether the places of a zone of this plan are told apart as in the one of its name in the plan before.
+    /// Whether the keys of a zone are those of the one of its name in the plan before.
     #[must_use]
     pub fn inherits_places(&self, zone: &ConnZone, before: &Self, old: &ConnZone) -> bool {
         self.reads_alike(&zone.key, before, &old.key) && zone.ipv6_prefix == old.ipv6_prefix
     }
 
-    /// Whether nothing has changed about an upstream but perhaps what its names stand for.
+    /// Whether an upstream has not changed, but for the addresses of its names.
     #[must_use]
     pub fn keeps(&self, upstream: &Upstream, before: &Self, old: &Upstream) -> bool {
         let maps = || {
@@ -325,7 +202,7 @@ impl Plan {
             && (!upstream.uses_maps() || maps())
     }
 
-    /// Whether two texts are made of the same, one here and one in another plan.
+    /// Whether two templates are the same, one of this plan and one of another.
     fn reads_alike(&self, own: &Template, other: &Self, theirs: &Template) -> bool {
         let map = |plan: &Self, index: usize| plan.maps.get(index).map(|map| map.name.clone());
         own.parts.len() == theirs.parts.len()
@@ -339,9 +216,8 @@ impl Plan {
 }
 
 impl Upstream {
-    /// Whether something in it is found by its place among the maps of its plan.
+    /// Whether something in it refers to a map of its plan.
     fn uses_maps(&self) -> bool {
-        use upstream::Balance;
         let hashed = match &self.balance {
             Balance::ConsistentHash(key) | Balance::Hash(key) => Some(key),
             _ => None,
@@ -354,7 +230,7 @@ impl Upstream {
     }
 }
 
-/// What a window in blocks is divided into.
+/// The window and the block length of a window in blocks.
 fn blocks(algorithm: &AlgorithmParams) -> Option<[Duration; 2]> {
     match algorithm.values() {
         ParamValues {

@@ -1,9 +1,7 @@
 //! Everything that is wrong with a configuration, gathered.
 //!
-//! A complaint never stops anything: whoever finds one notes it here and goes on as well as can be, so that
-//! a file with five mistakes takes one run to mend and not five.
-//!
-//! Near misses: what somebody probably meant.
+//! An error stops nothing: it is noted here, and reading goes on, so that a file with five errors takes one run to mend and
+//! not five. Hints offer the known word that is most like a misspelt one.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -39,6 +37,31 @@ pub struct Diagnostic {
     anchor: Option<Span>,
 }
 
+/// Why a text does not mean what it should.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ParseError {
+    /// What is wrong.
+    pub(crate) sentence: String,
+    /// What to do about it.
+    pub(crate) hint: Option<String>,
+}
+
+impl ParseError {
+    /// What is wrong.
+    pub(crate) fn new(sentence: impl Into<String>) -> Self {
+        Self {
+            sentence: sentence.into(),
+            hint: None,
+        }
+    }
+
+    /// With a hint.
+    pub(crate) fn help(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
 /// With or without colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColorChoice {
@@ -54,11 +77,11 @@ pub struct Report {
     sources: Sources,
     // Boxed: a report is what loading a file fails with.
     hidden: Box<SecretIndex>,
-    complaints: Vec<Diagnostic>,
+    diagnostics: Vec<Diagnostic>,
     seen: HashSet<(Option<Span>, String)>,
 }
 
-/// Most complaints drawn at once: nobody reads on, and a generated file may have any number of them.
+/// Most diagnostics drawn at once: a generated file may have any number of them.
 const MOST_DRAWN: usize = 1000;
 
 impl Diagnostic {
@@ -72,6 +95,11 @@ impl Diagnostic {
             path: None,
             anchor: Some(span),
         }
+    }
+
+    /// What is wrong with the text at `span`.
+    pub(super) fn parse(span: Span, error: ParseError) -> Self {
+        Self::new(span, error.sentence).hint(error.hint)
     }
 
     /// What is wrong with a file as a whole.
@@ -117,22 +145,53 @@ impl Diagnostic {
 }
 
 impl Report {
-    /// Notes a complaint. The same one about the same place is noted once: a setting that is inherited, or an
+    /// Notes a diagnostic. The same one about the same place is noted once: a setting that is inherited, or an
     /// anchor that is used twice, is looked at more than once.
-    pub(super) fn add(&mut self, complaint: Diagnostic) {
+    pub(super) fn add(&mut self, diagnostic: Diagnostic) {
         if self
             .seen
-            .insert((complaint.span, complaint.sentence.clone()))
+            .insert((diagnostic.span, diagnostic.sentence.clone()))
         {
-            self.complaints.push(complaint);
+            self.diagnostics.push(diagnostic);
         }
     }
 
-    /// Notes what somebody else has found wrong with what stands at `span`.
+    /// Notes an error.
+    pub(super) fn error(&mut self, span: Span, sentence: impl Into<String>) {
+        self.add(Diagnostic::new(span, sentence));
+    }
+
+    /// Notes an error and what to do about it.
+    pub(super) fn error_with(
+        &mut self,
+        span: Span,
+        sentence: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.add(Diagnostic::new(span, sentence).help(hint));
+    }
+
+    /// Notes a warning and what to do about it.
+    pub(super) fn warn(
+        &mut self,
+        span: Span,
+        sentence: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.add(Diagnostic::new(span, sentence).help(hint).warning());
+    }
+
+    /// What was read from the text at `span`; `None` once its error is noted.
+    pub(super) fn parsed<T>(&mut self, span: Span, read: Result<T, ParseError>) -> Option<T> {
+        read.map_err(|error| self.add(Diagnostic::parse(span, error)))
+            .ok()
+    }
+
+    /// Notes what another folder has found wrong at `span`.
     pub fn note(&mut self, severity: Severity, span: Span, sentence: String, hint: Option<&str>) {
-        let mut complaint = Diagnostic::new(span, sentence).hint(hint.map(str::to_owned));
-        complaint.severity = severity;
-        self.add(complaint);
+        let mut diagnostic = Diagnostic::new(span, sentence).hint(hint.map(str::to_owned));
+        diagnostic.severity = severity;
+        self.add(diagnostic);
         self.sort();
     }
 
@@ -146,26 +205,26 @@ impl Report {
         &mut self.sources
     }
 
-    /// What nobody is shown of them.
+    /// Their secrets.
     pub(super) fn hidden(&self) -> &SecretIndex {
         &self.hidden
     }
 
-    /// What nobody is shown of them.
+    /// Their secrets.
     pub(super) fn hidden_mut(&mut self) -> &mut SecretIndex {
         &mut self.hidden
     }
 
-    /// Takes secrets out of what was complained about so far.
+    /// Takes secrets out of the diagnostics so far.
     pub(super) fn hide_secrets(&mut self) {
         let hidden = &self.hidden;
-        for complaint in &mut self.complaints {
-            let about = [complaint.span, complaint.anchor];
-            complaint.sentence = hidden.sentence(&complaint.sentence, &about);
-            let hint = complaint.hint.take();
-            complaint.hint = hint.map(|hint| hidden.hint(&hint, &about));
-            let path = complaint.path.take();
-            complaint.path = path.map(|path| hidden.path(&path, &about));
+        for diagnostic in &mut self.diagnostics {
+            let about = [diagnostic.span, diagnostic.anchor];
+            diagnostic.sentence = hidden.sentence(&diagnostic.sentence, &about);
+            let hint = diagnostic.hint.take();
+            diagnostic.hint = hint.map(|hint| hidden.hint(&hint, &about));
+            let path = diagnostic.path.take();
+            diagnostic.path = path.map(|path| hidden.path(&path, &about));
         }
         // It has them as they were.
         self.seen.clear();
@@ -173,58 +232,60 @@ impl Report {
 
     /// Fills in the paths of those that have none yet.
     pub(super) fn fill_paths(&mut self, paths: &HashMap<Span, String>) {
-        for complaint in &mut self.complaints {
-            if complaint.path.is_none() {
-                complaint.path = complaint.anchor.and_then(|span| paths.get(&span).cloned());
+        for diagnostic in &mut self.diagnostics {
+            if diagnostic.path.is_none() {
+                diagnostic.path = diagnostic.anchor.and_then(|span| paths.get(&span).cloned());
             }
         }
     }
 
     /// Puts them in the order of files and positions.
     pub(super) fn sort(&mut self) {
-        self.complaints.sort_by_key(|complaint| {
+        self.diagnostics.sort_by_key(|diagnostic| {
             (
-                complaint.span.map(|span| (span.file, span.start, span.end)),
-                complaint.severity,
+                diagnostic
+                    .span
+                    .map(|span| (span.file, span.start, span.end)),
+                diagnostic.severity,
             )
         });
     }
 
     /// All of them, in the order of files and positions.
     #[must_use]
-    pub fn complaints(&self) -> &[Diagnostic] {
-        &self.complaints
+    pub fn diagnostics(&self) -> &[Diagnostic] {
+        &self.diagnostics
     }
 
-    /// Whether there is nothing to complain about.
+    /// Whether there are no diagnostics.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.complaints.is_empty()
+        self.diagnostics.is_empty()
     }
 
     /// How many make the configuration unusable.
     #[must_use]
     pub fn errors(&self) -> usize {
-        self.complaints
+        self.diagnostics
             .iter()
-            .filter(|complaint| complaint.severity == Severity::Error)
+            .filter(|diagnostic| diagnostic.severity == Severity::Error)
             .count()
     }
 
     /// How many do not.
     #[must_use]
     pub fn warnings(&self) -> usize {
-        self.complaints.len() - self.errors()
+        self.diagnostics.len() - self.errors()
     }
 
     /// All of them, each in a line that says where, what and what to do about it.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
-        self.complaints.iter().take(MOST_DRAWN).map(|complaint| {
-            let place = complaint.span.map(|span| self.sources.place(span));
+        self.diagnostics.iter().take(MOST_DRAWN).map(|diagnostic| {
+            let place = diagnostic.span.map(|span| self.sources.place(span));
             let place = place.map_or_else(String::new, |place| format!("{place}: "));
-            let hint = complaint.hint.as_ref();
+            let hint = diagnostic.hint.as_ref();
             let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
-            format!("{place}{}{hint}", complaint.sentence)
+            format!("{place}{}{hint}", diagnostic.sentence)
         })
     }
 
@@ -236,26 +297,26 @@ impl Report {
             ColorChoice::Plain => Renderer::plain(),
         };
         let drawn: Vec<_> = self
-            .complaints
+            .diagnostics
             .iter()
             .take(MOST_DRAWN)
-            .map(|complaint| self.draw_one(complaint, &renderer))
+            .map(|diagnostic| self.draw_one(diagnostic, &renderer))
             .collect();
         let mut text = drawn.join("\n\n");
-        if let Some(more) = self.complaints.len().checked_sub(MOST_DRAWN + 1) {
+        if let Some(more) = self.diagnostics.len().checked_sub(MOST_DRAWN + 1) {
             text = format!("{text}\n\nand {} more", more + 1);
         }
         text
     }
 
-    fn draw_one(&self, complaint: &Diagnostic, renderer: &Renderer) -> String {
-        let level = match complaint.severity {
+    fn draw_one(&self, diagnostic: &Diagnostic, renderer: &Renderer) -> String {
+        let level = match diagnostic.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
-        let title = level.primary_title(complaint.sentence.as_str());
+        let title = level.primary_title(diagnostic.sentence.as_str());
         let mut groups = Vec::new();
-        let excerpt = complaint.span.map(|span| {
+        let excerpt = diagnostic.span.map(|span| {
             let excerpt = self.sources.excerpt(span);
             let text = self.sources.text(span.file);
             let (line, marked) = self.hidden.line(&excerpt, span.file, text);
@@ -265,7 +326,7 @@ impl Report {
             None => groups.push(Group::with_title(title)),
             Some((excerpt, line, marked)) => {
                 // A path of one step says nothing that the marked line does not.
-                let label = complaint
+                let label = diagnostic
                     .path
                     .as_deref()
                     .filter(|path| path.contains(['.', '[']));
@@ -279,7 +340,7 @@ impl Report {
                 );
             }
         }
-        if let Some(hint) = &complaint.hint {
+        if let Some(hint) = &diagnostic.hint {
             groups.push(Group::with_title(
                 Level::HELP.secondary_title(hint.as_str()),
             ));
@@ -318,7 +379,7 @@ impl std::error::Error for Report {}
 
 /// The one of `known` that `word` is most likely a misspelling of.
 pub(super) fn near<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Nobody misspells a key at this length, and comparing takes the square of it.
+    // No key is this long, and comparing takes the square of the length.
     const LONGEST: usize = 64;
     if word.len() > LONGEST {
         return None;
@@ -374,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_shows_place_line_marker_and_hint() {
+    fn a_diagnostic_shows_place_line_marker_and_hint() {
         let (mut report, span) = report();
         report.add(Diagnostic::new(span, "unknown zone `perpi`").help("did you mean `perip`?"));
         insta::assert_snapshot!(report.to_string(), @r"
@@ -404,11 +465,11 @@ mod tests {
     }
 
     #[test]
-    fn the_same_complaint_twice_is_one() {
+    fn the_same_diagnostic_twice_is_one() {
         let (mut report, span) = report();
         report.add(Diagnostic::new(span, "no"));
         report.add(Diagnostic::new(span, "no"));
-        assert_eq!(report.complaints().len(), 1);
+        assert_eq!(report.diagnostics().len(), 1);
     }
 }
 

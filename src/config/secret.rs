@@ -360,8 +360,8 @@ impl SecretNode {
     fn is_in(&self, quoted: &str) -> bool {
         let quoted = quoted.trim_end_matches('…');
         self.secret().is_some_and(|secret| {
-            let said = secret.contains(quoted) || quoted.contains(secret);
-            said && !quoted.is_empty() && !secret.is_empty()
+            let is_part = secret.contains(quoted) || quoted.contains(secret);
+            is_part && !quoted.is_empty() && !secret.is_empty()
         })
     }
 }

@@ -1,20 +1,16 @@
-//! A text with variables, parsed once when the configuration is read and rendered for every request.
+//! Templates: texts with variables, parsed when the configuration is read and rendered for every request.
 //!
-//! Texts of variables become templates.
-//!
-//! `$name` and `${name}` as in nginx; a `$` that no name follows stands for itself. `${NAME}` in upper case never
-//! gets here: it is the environment's (see `config::read`).
-//!
-//! The names of variables.
+//! `$name` and `${name}` as in nginx; a `$` that no name follows is a dollar sign. `${NAME}` in upper case is the
+//! environment's and filled in before (see `config::source`).
 
 use std::ops::Range;
 
-use http::{HeaderName, header};
+use http::{HeaderName, HeaderValue, header};
 
 use super::compile::{Compiler, Resolved};
 use super::decode::Spanned;
-use super::report::{self, Diagnostic};
-use crate::config::decode::value::Text;
+use super::decode::value::Text;
+use super::report::{self, Diagnostic, ParseError};
 
 /// A text of literal parts and variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,185 +28,217 @@ pub enum Part {
     Variable(Variable),
 }
 
-/// A variable, named as nginx names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Variable {
-    /// `$arg_NAME`: one argument of the query, name in lower case.
-    Arg(Box<str>),
-    /// `$args`, `$query_string`: the query as the client wrote it.
-    Args,
-    /// `$binary_remote_addr`: the client's address in 4 or 16 bytes.
-    BinaryRemoteAddr,
-    /// `$body_bytes_sent`
-    BodyBytesSent,
-    /// `$bytes_sent`
-    BytesSent,
-    /// `$connection`: the connection's serial number.
-    Connection,
-    /// `$connection_requests`: how many requests it has carried, this one included.
-    ConnectionRequests,
-    /// `$content_length`
-    ContentLength,
-    /// `$content_type`
-    ContentType,
-    /// `$cookie_NAME`
-    Cookie(Box<str>),
-    /// `$host`: from the target or the Host header, lower case, no port; else the server's name.
-    Host,
-    /// `$hostname`: this machine's.
-    Hostname,
-    /// `$http2`: `h2` over TLS, `h2c` without, nothing for HTTP/1.
-    Http2,
-    /// `$http_NAME`: a request header.
-    Http(HeaderName),
-    /// `$https`: `on` inside TLS.
-    Https,
-    /// `$is_args`: `?` if there is a query.
-    IsArgs,
-    /// What limits said of it.
-    Limit(LimitVariable),
-    /// `$NAME` of `maps`, by index.
-    Map(usize),
-    /// `$msec`: seconds since the epoch with milliseconds, when the line is written.
-    Msec,
-    /// `Host` as it is sent on by default: `$http_host`, or where a request has none `$proxy_host`. Has no name of its own.
-    PassedHost,
-    /// `$pid`
-    Pid,
-    /// `$proxy_add_x_forwarded_for`: the client's X-Forwarded-For with its address appended.
-    ProxyAddXForwardedFor,
-    /// `X-Forwarded-For` as it is sent on by default: `$proxy_add_x_forwarded_for` from a proxy that is believed, else
-    /// `$remote_addr`. Has no name of its own.
-    ForwardedFor,
-    /// `$proxy_host`: name and port of the upstream as `proxy_pass` wrote them.
-    ProxyHost,
-    /// `$proxy_protocol_addr`: the client's address in the PROXY header.
-    ProxyProtocolAddr,
-    /// `$proxy_protocol_port`
-    ProxyProtocolPort,
-    /// `$proxy_protocol_server_addr`: the address the client connected to, in the PROXY header.
-    ProxyProtocolServerAddr,
-    /// `$proxy_protocol_server_port`
-    ProxyProtocolServerPort,
-    /// `$proxy_protocol_tlv_NAME`
-    ProxyProtocolTlv(ProxyTlv),
-    /// `$realip_remote_addr`: the connection's own other end, whoever the client is.
-    RealipRemoteAddr,
-    /// `$realip_remote_port`
-    RealipRemotePort,
-    /// `$remote_addr`
-    RemoteAddr,
-    /// `$remote_port`
-    RemotePort,
-    /// `$remote_user`: the name in a Basic Authorization header.
-    RemoteUser,
-    /// `$request`: the request line.
-    Request,
-    /// `$request_id`: 32 random hexadecimal digits.
-    RequestId,
-    /// `$request_length`: head and body as received.
-    RequestLength,
-    /// `$request_method`
-    RequestMethod,
-    /// `$request_time`: seconds with milliseconds since the head was read.
-    RequestTime,
-    /// `$request_uri`: the target as the client wrote it.
-    RequestUri,
-    /// `$scheme`
-    Scheme,
-    /// `$sent_http_NAME`: a response header.
-    SentHttp(HeaderName),
-    /// `$server_addr`
-    ServerAddr,
-    /// `$server_name`
-    ServerName,
-    /// `$server_port`
-    ServerPort,
-    /// `$server_protocol`
-    ServerProtocol,
-    /// `$ssl_…`: what is known of the TLS connection.
-    Ssl(TlsVariable),
-    /// `$status`
-    Status,
-    /// `$time_iso8601`
-    TimeIso8601,
-    /// `$time_local`
-    TimeLocal,
-    /// Where it stands in a trace.
-    Trace(TraceVariable),
-    /// `$upstream_addr`: every server tried, comma separated.
-    UpstreamAddr,
-    /// `$upstream_connect_time`
-    UpstreamConnectTime,
-    /// `$upstream_header_time`
-    UpstreamHeaderTime,
-    /// `$upstream_http_NAME`: a header field of the answer as the last upstream server gave it.
-    UpstreamHttp(HeaderName),
-    /// `$upstream_response_time`
-    UpstreamResponseTime,
-    /// `$upstream_status`
-    UpstreamStatus,
-    /// A header field of a proxy that is believed; nothing from anybody else. Has no name of its own.
-    Trusted(HeaderName),
-    /// What a proxy that is believed says in this field, else what we know ourselves.
-    TrustedOr(HeaderName, Box<Self>),
-    /// `$uri`, `$document_uri`: the path, decoded and normalised.
-    Uri,
+/// Declares variables, each with the names that users write without the dollar sign, if it has any of its own.
+macro_rules! variables {
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $name:ident {
+            $(
+                $(#[$variant_meta:meta])*
+                $variant:ident $( ( $($field:ty),+ ) )? $( = $first:literal $(| $alias:literal)* )?,
+            )+
+        }
+    ) => {
+        $(#[$meta])*
+        $vis enum $name {
+            $( $(#[$variant_meta])* $variant $( ( $($field),+ ) )?, )+
+        }
+
+        impl $name {
+            const NAMES: &'static [(&'static str, Self)] = &[
+                $( $( ($first, Self::$variant), $( ($alias, Self::$variant), )* )? )+
+            ];
+        }
+    };
 }
 
-/// What limits said of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitVariable {
-    /// `$limit_conn_status`, in nginx's words.
-    ConnStatus,
-    /// `$limit_req_status`, in nginx's words.
-    ReqStatus,
-    /// `$limit_verdict`: `pass`, `delay` or `refuse`, as in the metrics.
-    Verdict,
-    /// `$limit_zone`: the zone that delayed or refused it.
-    Zone,
+variables! {
+    /// A variable, named as nginx names it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Variable {
+        /// `$arg_NAME`: one argument of the query, name in lower case.
+        Arg(Box<str>),
+        /// `$args`, `$query_string`: the query as the client wrote it.
+        Args = "args" | "query_string",
+        /// `$binary_remote_addr`: the client's address in 4 or 16 bytes.
+        BinaryRemoteAddr = "binary_remote_addr",
+        /// `$body_bytes_sent`
+        BodyBytesSent = "body_bytes_sent",
+        /// `$bytes_sent`
+        BytesSent = "bytes_sent",
+        /// `$connection`: the connection's serial number.
+        Connection = "connection",
+        /// `$connection_requests`: how many requests it has carried, this one included.
+        ConnectionRequests = "connection_requests",
+        /// `$content_length`
+        ContentLength = "content_length",
+        /// `$content_type`
+        ContentType = "content_type",
+        /// `$cookie_NAME`
+        Cookie(Box<str>),
+        /// `$host`: from the target or the Host header, lower case, no port; else the server's name.
+        Host = "host",
+        /// `$hostname`: this machine's.
+        Hostname = "hostname",
+        /// `$http2`: `h2` over TLS, `h2c` without, nothing for HTTP/1.
+        Http2 = "http2",
+        /// `$http_NAME`: a request header.
+        Http(HeaderName),
+        /// `$https`: `on` inside TLS.
+        Https = "https",
+        /// `$is_args`: `?` if there is a query.
+        IsArgs = "is_args",
+        /// What limits did to it.
+        Limit(LimitVariable),
+        /// `$NAME` of `maps`, by index.
+        Map(usize),
+        /// `$msec`: seconds since the epoch with milliseconds, when the line is written.
+        Msec = "msec",
+        /// `Host` as it is sent on by default: `$http_host`, or where a request has none `$proxy_host`. Has no name of its own.
+        PassedHost,
+        /// `$pid`
+        Pid = "pid",
+        /// `$proxy_add_x_forwarded_for`: the client's X-Forwarded-For with its address appended.
+        ProxyAddXForwardedFor = "proxy_add_x_forwarded_for",
+        /// `X-Forwarded-For` as it is sent on by default: `$proxy_add_x_forwarded_for` from a trusted proxy, else
+        /// `$remote_addr`. Has no name of its own.
+        ForwardedFor,
+        /// `$proxy_host`: name and port of the upstream as `proxy_pass` wrote them.
+        ProxyHost = "proxy_host",
+        /// `$proxy_protocol_addr`: the client's address in the PROXY header.
+        ProxyProtocolAddr = "proxy_protocol_addr",
+        /// `$proxy_protocol_port`
+        ProxyProtocolPort = "proxy_protocol_port",
+        /// `$proxy_protocol_server_addr`: the address the client connected to, in the PROXY header.
+        ProxyProtocolServerAddr = "proxy_protocol_server_addr",
+        /// `$proxy_protocol_server_port`
+        ProxyProtocolServerPort = "proxy_protocol_server_port",
+        /// `$proxy_protocol_tlv_NAME`
+        ProxyProtocolTlv(ProxyTlv),
+        /// `$realip_remote_addr`: the address of the connection's other end.
+        RealipRemoteAddr = "realip_remote_addr",
+        /// `$realip_remote_port`
+        RealipRemotePort = "realip_remote_port",
+        /// `$remote_addr`
+        RemoteAddr = "remote_addr",
+        /// `$remote_port`
+        RemotePort = "remote_port",
+        /// `$remote_user`: the name in a Basic Authorization header.
+        RemoteUser = "remote_user",
+        /// `$request`: the request line.
+        Request = "request",
+        /// `$request_id`: 32 random hexadecimal digits.
+        RequestId = "request_id",
+        /// `$request_length`: head and body as received.
+        RequestLength = "request_length",
+        /// `$request_method`
+        RequestMethod = "request_method",
+        /// `$request_time`: seconds with milliseconds since the head was read.
+        RequestTime = "request_time",
+        /// `$request_uri`: the target as the client wrote it.
+        RequestUri = "request_uri",
+        /// `$scheme`
+        Scheme = "scheme",
+        /// `$sent_http_NAME`: a response header.
+        SentHttp(HeaderName),
+        /// `$server_addr`
+        ServerAddr = "server_addr",
+        /// `$server_name`
+        ServerName = "server_name",
+        /// `$server_port`
+        ServerPort = "server_port",
+        /// `$server_protocol`
+        ServerProtocol = "server_protocol",
+        /// `$ssl_…`: what is known of the TLS connection.
+        Ssl(TlsVariable),
+        /// `$status`
+        Status = "status",
+        /// `$time_iso8601`
+        TimeIso8601 = "time_iso8601",
+        /// `$time_local`
+        TimeLocal = "time_local",
+        /// Where it stands in a trace.
+        Trace(TraceVariable),
+        /// `$upstream_addr`: every server tried, comma separated.
+        UpstreamAddr = "upstream_addr",
+        /// `$upstream_connect_time`
+        UpstreamConnectTime = "upstream_connect_time",
+        /// `$upstream_header_time`
+        UpstreamHeaderTime = "upstream_header_time",
+        /// `$upstream_http_NAME`: a header field of the last upstream response.
+        UpstreamHttp(HeaderName),
+        /// `$upstream_response_time`
+        UpstreamResponseTime = "upstream_response_time",
+        /// `$upstream_status`
+        UpstreamStatus = "upstream_status",
+        /// A header field of a trusted proxy; empty from others. Has no name of its own.
+        Trusted(HeaderName),
+        /// The field of a trusted proxy, else the variable.
+        TrustedOr(HeaderName, Box<Self>),
+        /// `$uri`, `$document_uri`: the path, decoded and normalised.
+        Uri = "document_uri" | "uri",
+    }
 }
 
-/// Where a request stands in a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TraceVariable {
-    /// `$trace_id`, `$otel_trace_id`
-    Id,
-    /// `$otel_parent_id`: the part of the trace that led here.
-    Parent,
-    /// `$otel_parent_sampled`: 1 or 0.
-    ParentSampled,
-    /// `$span_id`, `$otel_span_id`: our part of the trace.
-    Span,
+variables! {
+    /// What limits did to a request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum LimitVariable {
+        /// `$limit_conn_status`, in nginx's words.
+        ConnStatus = "limit_conn_status",
+        /// `$limit_req_status`, in nginx's words.
+        ReqStatus = "limit_req_status",
+        /// `$limit_verdict`: `pass`, `delay` or `refuse`, as in the metrics.
+        Verdict = "limit_verdict",
+        /// `$limit_zone`: the zone that delayed or refused it.
+        Zone = "limit_zone",
+    }
 }
 
-/// What is known of a TLS connection, behind `$ssl_`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TlsVariable {
-    /// `$ssl_alpn_protocol`: what was agreed to speak inside.
-    AlpnProtocol,
-    /// `$ssl_cipher`: by OpenSSL's name.
-    Cipher,
-    /// `$ssl_client_escaped_cert`: the client's certificate in PEM, percent-encoded.
-    ClientEscapedCert,
-    /// `$ssl_client_fingerprint`: the SHA-1 of the client's certificate.
-    ClientFingerprint,
-    /// `$ssl_client_i_dn`: who issued it.
-    ClientIDn,
-    /// `$ssl_client_s_dn`: whom it names.
-    ClientSDn,
-    /// `$ssl_client_serial`
-    ClientSerial,
-    /// `$ssl_client_verify`: `SUCCESS`, `NONE` or `FAILED:reason`.
-    ClientVerify,
-    /// `$ssl_curve`: the group of the key exchange.
-    Curve,
-    /// `$ssl_protocol`: `TLSv1.2` or `TLSv1.3`.
-    Protocol,
-    /// `$ssl_server_name`: the name the client asked for.
-    ServerName,
-    /// `$ssl_session_reused`: `r` for a session taken up again, else `.`.
-    SessionReused,
+variables! {
+    /// Where a request stands in a trace.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TraceVariable {
+        /// `$trace_id`, `$otel_trace_id`
+        Id = "trace_id" | "otel_trace_id",
+        /// `$otel_parent_id`: the part of the trace that led here.
+        Parent = "otel_parent_id",
+        /// `$otel_parent_sampled`: 1 or 0.
+        ParentSampled = "otel_parent_sampled",
+        /// `$span_id`, `$otel_span_id`: our part of the trace.
+        Span = "span_id" | "otel_span_id",
+    }
+}
+
+variables! {
+    /// What is known of a TLS connection, behind `$ssl_`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TlsVariable {
+        /// `$ssl_alpn_protocol`: what was agreed to speak inside.
+        AlpnProtocol = "ssl_alpn_protocol",
+        /// `$ssl_cipher`: by OpenSSL's name.
+        Cipher = "ssl_cipher",
+        /// `$ssl_client_escaped_cert`: the client's certificate in PEM, percent-encoded.
+        ClientEscapedCert = "ssl_client_escaped_cert",
+        /// `$ssl_client_fingerprint`: the SHA-1 of the client's certificate.
+        ClientFingerprint = "ssl_client_fingerprint",
+        /// `$ssl_client_i_dn`: its issuer.
+        ClientIDn = "ssl_client_i_dn",
+        /// `$ssl_client_s_dn`: its subject.
+        ClientSDn = "ssl_client_s_dn",
+        /// `$ssl_client_serial`
+        ClientSerial = "ssl_client_serial",
+        /// `$ssl_client_verify`: `SUCCESS`, `NONE` or `FAILED:reason`.
+        ClientVerify = "ssl_client_verify",
+        /// `$ssl_curve`: the group of the key exchange.
+        Curve = "ssl_curve",
+        /// `$ssl_protocol`: `TLSv1.2` or `TLSv1.3`.
+        Protocol = "ssl_protocol",
+        /// `$ssl_server_name`: the name the client asked for.
+        ServerName = "ssl_server_name",
+        /// `$ssl_session_reused`: `r` for a session taken up again, else `.`.
+        SessionReused = "ssl_session_reused",
+    }
 }
 
 /// A piece of a PROXY header of version 2, by its type.
@@ -239,6 +267,25 @@ impl Variable {
             // Among them `$remote_user`: the password beside it is not checked.
             _ => false,
         }
+    }
+
+    /// Whether it is not known before the response.
+    pub(super) fn is_late(&self) -> bool {
+        matches!(
+            self,
+            Self::BodyBytesSent
+                | Self::BytesSent
+                | Self::Limit(_)
+                | Self::RequestTime
+                | Self::SentHttp(_)
+                | Self::Status
+                | Self::UpstreamAddr
+                | Self::UpstreamConnectTime
+                | Self::UpstreamHeaderTime
+                | Self::UpstreamHttp(_)
+                | Self::UpstreamResponseTime
+                | Self::UpstreamStatus
+        )
     }
 }
 
@@ -302,9 +349,9 @@ impl Template {
 /// When a template is rendered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemplatePhase {
-    /// After the answer: everything is known.
+    /// After the response: everything is known.
     After,
-    /// Before there is an answer.
+    /// Before the response.
     Before,
 }
 
@@ -320,20 +367,20 @@ pub(super) enum TemplateToken<'a> {
 }
 
 /// Cuts a text up, each piece with its place.
-pub(super) fn pieces(text: &str) -> Vec<(TemplateToken<'_>, Range<usize>)> {
-    let mut pieces = Vec::new();
+pub(super) fn tokens(text: &str) -> Vec<(TemplateToken<'_>, Range<usize>)> {
+    let mut tokens = Vec::new();
     let mut rest = text;
     let mut at = 0;
     while !rest.is_empty() {
-        let (piece, length) = piece(rest);
-        pieces.push((piece, at..at + length));
+        let (token, length) = token(rest);
+        tokens.push((token, at..at + length));
         at += length;
         rest = rest.get(length..).unwrap_or_default();
     }
-    pieces
+    tokens
 }
 
-fn piece(rest: &str) -> (TemplateToken<'_>, usize) {
+fn token(rest: &str) -> (TemplateToken<'_>, usize) {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let Some(behind) = rest.strip_prefix('$') else {
         let end = rest.find('$').unwrap_or(rest.len());
@@ -357,226 +404,122 @@ fn piece(rest: &str) -> (TemplateToken<'_>, usize) {
 
 /// The names of all variables in a text.
 pub(super) fn template_names(text: &str) -> impl Iterator<Item = &str> {
-    pieces(text)
+    tokens(text)
         .into_iter()
-        .filter_map(|(piece, _)| match piece {
+        .filter_map(|(token, _)| match token {
             TemplateToken::Name(name) => Some(name),
             TemplateToken::Literal(_) | TemplateToken::Malformed => None,
         })
 }
 
-impl Compiler<'_> {
-    /// A text as a template.
-    pub(super) fn template(&mut self, text: &Spanned<Text>, when: TemplatePhase) -> Template {
+impl Template {
+    /// Reads a text.
+    pub(super) fn compile(
+        text: &Spanned<Text>,
+        phase: TemplatePhase,
+        compiler: &mut Compiler<'_>,
+    ) -> Self {
         let mut parts: Vec<Part> = Vec::new();
-        for (piece, range) in pieces(&text.value.text) {
-            match piece {
-                TemplateToken::Literal(literal) => match parts.last_mut() {
-                    Some(Part::Text(before)) => *before = format!("{before}{literal}").into(),
-                    _ => parts.push(Part::Text(literal.into())),
-                },
-                TemplateToken::Malformed => {
-                    self.wrong_variable(
-                        text,
-                        range,
-                        "`${` without a name and a `}`".to_owned(),
-                        None,
-                    );
-                }
-                TemplateToken::Name(name) => {
-                    if let Some(variable) = self.variable(text, range, name, when) {
-                        parts.push(Part::Variable(variable));
+        for (token, range) in tokens(&text.value.text) {
+            let read = match token {
+                TemplateToken::Literal(literal) => {
+                    match parts.last_mut() {
+                        Some(Part::Text(before)) => *before = format!("{before}{literal}").into(),
+                        _ => parts.push(Part::Text(literal.into())),
                     }
+                    continue;
+                }
+                TemplateToken::Malformed => Err(ParseError::new("`${` without a name and a `}`")),
+                TemplateToken::Name(name) => resolve(name, phase, compiler),
+            };
+            match read {
+                Ok(variable) => parts.extend(variable.map(Part::Variable)),
+                Err(error) => {
+                    let part = text.value.part(text.span, range);
+                    let diagnostic = Diagnostic::parse(part, error).part_of(text.span);
+                    compiler.report.add(diagnostic);
                 }
             }
         }
-        Template {
+        Self {
             parts: parts.into(),
         }
     }
 
-    /// Whether a template needs something that is not known before the answer.
-    pub(super) fn is_late(&self, template: &Template) -> bool {
-        template.parts.iter().any(|part| match part {
-            Part::Text(_) => false,
-            Part::Variable(variable) => self.is_late_variable(variable),
-        })
-    }
-
-    fn is_late_variable(&self, variable: &Variable) -> bool {
-        match variable {
-            Variable::Map(index) => self.late_maps.get(*index).copied().unwrap_or(false),
-            other => is_late(other),
-        }
-    }
-
-    fn variable(
-        &mut self,
-        text: &Spanned<Text>,
-        range: Range<usize>,
-        name: &str,
-        when: TemplatePhase,
-    ) -> Option<Variable> {
-        let variable = match self.maps.find(name) {
-            Resolved::At(index) => Some(Variable::Map(index)),
-            Resolved::Broken => return None,
-            Resolved::Nowhere => find(name),
+    /// Reads the value of a header.
+    pub(super) fn compile_header(text: &Spanned<Text>, compiler: &mut Compiler<'_>) -> Self {
+        let template = Self::compile(text, TemplatePhase::Before, compiler);
+        let is_valid = |part: &Part| match part {
+            Part::Text(text) => HeaderValue::from_str(text).is_ok(),
+            Part::Variable(_) => true,
         };
-        let Some(variable) = variable else {
-            let mut known: Vec<&str> = variable_names().collect();
-            known.extend(self.maps.all());
-            let hint = if name.bytes().all(|byte| byte.is_ascii_digit()) {
-                Some("what an expression captures cannot be used here".to_owned())
-            } else {
-                report::near(name, known).map(|meant| format!("did you mean `${meant}`?"))
-            };
-            self.wrong_variable(text, range, format!("unknown variable `${name}`"), hint);
-            return None;
-        };
-        if self.is_late_variable(&variable) && when == TemplatePhase::Before {
-            let sentence = format!("`${name}` is not known before the answer is");
-            self.wrong_variable(
-                text,
-                range,
-                sentence,
-                Some("here only what is known of the request can be used".to_owned()),
-            );
+        if !template.parts.iter().all(is_valid) {
+            let sentence = "a header cannot contain line breaks or control characters";
+            compiler.report.error(text.span, sentence);
         }
-        Some(variable)
-    }
-
-    fn wrong_variable(
-        &mut self,
-        text: &Spanned<Text>,
-        range: Range<usize>,
-        sentence: String,
-        hint: Option<String>,
-    ) {
-        let part = text.value.part(text.span, range);
-        self.report.add(
-            Diagnostic::new(part, sentence)
-                .hint(hint)
-                .part_of(text.span),
-        );
+        template
     }
 }
 
+/// Whether a variable needs something that is not known before the response.
+pub(super) fn is_late(variable: &Variable, compiler: &Compiler<'_>) -> bool {
+    match variable {
+        Variable::Map(index) => compiler.late_maps.get(*index) == Some(&true),
+        other => other.is_late(),
+    }
+}
+
+/// The variable of this name; `None` for a map that is reported already.
+fn resolve(
+    name: &str,
+    phase: TemplatePhase,
+    compiler: &Compiler<'_>,
+) -> Result<Option<Variable>, ParseError> {
+    let variable = match compiler.maps.find(name) {
+        Resolved::At(index) => Some(Variable::Map(index)),
+        Resolved::Broken => return Ok(None),
+        Resolved::Nowhere => find(name),
+    };
+    let Some(variable) = variable else {
+        let error = ParseError::new(format!("unknown variable `${name}`"));
+        if name.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(error.help("capture groups of an expression cannot be used here"));
+        }
+        let mut known: Vec<&str> = variable_names().collect();
+        known.extend(compiler.maps.all());
+        return Err(match report::near(name, known) {
+            Some(meant) => error.help(format!("did you mean `${meant}`?")),
+            None => error,
+        });
+    };
+    if phase == TemplatePhase::Before && is_late(&variable, compiler) {
+        let sentence = format!("`${name}` is not known before the response");
+        let hint = "only variables of the request can be used here";
+        return Err(ParseError::new(sentence).help(hint));
+    }
+    Ok(Some(variable))
+}
+
 /// Variables with a fixed name.
-const FIXED: &[(&str, Variable)] = &[
-    ("args", Variable::Args),
-    ("binary_remote_addr", Variable::BinaryRemoteAddr),
-    ("body_bytes_sent", Variable::BodyBytesSent),
-    ("bytes_sent", Variable::BytesSent),
-    ("connection", Variable::Connection),
-    ("connection_requests", Variable::ConnectionRequests),
-    ("content_length", Variable::ContentLength),
-    ("content_type", Variable::ContentType),
-    ("document_uri", Variable::Uri),
-    ("host", Variable::Host),
-    ("hostname", Variable::Hostname),
-    ("http2", Variable::Http2),
-    ("https", Variable::Https),
-    ("is_args", Variable::IsArgs),
-    (
-        "limit_conn_status",
-        Variable::Limit(LimitVariable::ConnStatus),
-    ),
-    (
-        "limit_req_status",
-        Variable::Limit(LimitVariable::ReqStatus),
-    ),
-    ("limit_verdict", Variable::Limit(LimitVariable::Verdict)),
-    ("limit_zone", Variable::Limit(LimitVariable::Zone)),
-    ("msec", Variable::Msec),
-    ("otel_parent_id", Variable::Trace(TraceVariable::Parent)),
-    (
-        "otel_parent_sampled",
-        Variable::Trace(TraceVariable::ParentSampled),
-    ),
-    ("pid", Variable::Pid),
-    ("proxy_add_x_forwarded_for", Variable::ProxyAddXForwardedFor),
-    ("proxy_host", Variable::ProxyHost),
-    ("proxy_protocol_addr", Variable::ProxyProtocolAddr),
-    ("proxy_protocol_port", Variable::ProxyProtocolPort),
-    (
-        "proxy_protocol_server_addr",
-        Variable::ProxyProtocolServerAddr,
-    ),
-    (
-        "proxy_protocol_server_port",
-        Variable::ProxyProtocolServerPort,
-    ),
-    ("query_string", Variable::Args),
-    ("realip_remote_addr", Variable::RealipRemoteAddr),
-    ("realip_remote_port", Variable::RealipRemotePort),
-    ("remote_addr", Variable::RemoteAddr),
-    ("remote_port", Variable::RemotePort),
-    ("remote_user", Variable::RemoteUser),
-    ("request", Variable::Request),
-    ("request_id", Variable::RequestId),
-    ("request_length", Variable::RequestLength),
-    ("request_method", Variable::RequestMethod),
-    ("request_time", Variable::RequestTime),
-    ("request_uri", Variable::RequestUri),
-    ("scheme", Variable::Scheme),
-    ("server_addr", Variable::ServerAddr),
-    ("server_name", Variable::ServerName),
-    ("server_port", Variable::ServerPort),
-    ("server_protocol", Variable::ServerProtocol),
-    ("span_id", Variable::Trace(TraceVariable::Span)),
-    ("otel_span_id", Variable::Trace(TraceVariable::Span)),
-    (
-        "ssl_alpn_protocol",
-        Variable::Ssl(TlsVariable::AlpnProtocol),
-    ),
-    ("ssl_cipher", Variable::Ssl(TlsVariable::Cipher)),
-    (
-        "ssl_client_escaped_cert",
-        Variable::Ssl(TlsVariable::ClientEscapedCert),
-    ),
-    (
-        "ssl_client_fingerprint",
-        Variable::Ssl(TlsVariable::ClientFingerprint),
-    ),
-    ("ssl_client_i_dn", Variable::Ssl(TlsVariable::ClientIDn)),
-    ("ssl_client_s_dn", Variable::Ssl(TlsVariable::ClientSDn)),
-    (
-        "ssl_client_serial",
-        Variable::Ssl(TlsVariable::ClientSerial),
-    ),
-    (
-        "ssl_client_verify",
-        Variable::Ssl(TlsVariable::ClientVerify),
-    ),
-    ("ssl_curve", Variable::Ssl(TlsVariable::Curve)),
-    ("ssl_protocol", Variable::Ssl(TlsVariable::Protocol)),
-    ("ssl_server_name", Variable::Ssl(TlsVariable::ServerName)),
-    (
-        "ssl_session_reused",
-        Variable::Ssl(TlsVariable::SessionReused),
-    ),
-    ("status", Variable::Status),
-    ("time_iso8601", Variable::TimeIso8601),
-    ("time_local", Variable::TimeLocal),
-    ("trace_id", Variable::Trace(TraceVariable::Id)),
-    ("otel_trace_id", Variable::Trace(TraceVariable::Id)),
-    ("upstream_addr", Variable::UpstreamAddr),
-    ("upstream_connect_time", Variable::UpstreamConnectTime),
-    ("upstream_header_time", Variable::UpstreamHeaderTime),
-    ("upstream_response_time", Variable::UpstreamResponseTime),
-    ("upstream_status", Variable::UpstreamStatus),
-    ("uri", Variable::Uri),
-];
+fn fixed() -> impl Iterator<Item = (&'static str, Variable)> {
+    let limits = LimitVariable::NAMES.iter();
+    let traces = TraceVariable::NAMES.iter();
+    let tls = TlsVariable::NAMES.iter();
+    (Variable::NAMES.iter().cloned())
+        .chain(limits.map(|(name, variable)| (*name, Variable::Limit(*variable))))
+        .chain(traces.map(|(name, variable)| (*name, Variable::Trace(*variable))))
+        .chain(tls.map(|(name, variable)| (*name, Variable::Ssl(*variable))))
+}
 
 /// All fixed names, for near misses.
 pub(super) fn variable_names() -> impl Iterator<Item = &'static str> {
-    FIXED.iter().map(|(name, _)| *name)
+    fixed().map(|(name, _)| name)
 }
 
 /// weir's own variable of this name.
 pub(super) fn find(name: &str) -> Option<Variable> {
-    if let Some((_, variable)) = FIXED.iter().find(|(known, _)| *known == name) {
-        return Some(variable.clone());
+    if let Some((_, variable)) = fixed().find(|(known, _)| *known == name) {
+        return Some(variable);
     }
     if let Some(header) = name.strip_prefix("http_") {
         return header_name(header).map(Variable::Http);
@@ -599,8 +542,8 @@ pub(super) fn find(name: &str) -> Option<Variable> {
 
 /// What users call a variable, without the dollar sign; of several names the first. Maps have names of their own.
 pub(super) fn name(variable: &Variable) -> String {
-    if let Some((name, _)) = FIXED.iter().find(|(_, known)| known == variable) {
-        return (*name).to_owned();
+    if let Some((name, _)) = fixed().find(|(_, known)| known == variable) {
+        return name.to_owned();
     }
     let underscored = |name: &HeaderName| name.as_str().replace('-', "_");
     match variable {
@@ -651,32 +594,13 @@ fn tlv_type(name: &str) -> Option<ProxyTlv> {
     }))
 }
 
-/// Whether it is not known before the answer is.
-pub(super) fn is_late(variable: &Variable) -> bool {
-    matches!(
-        variable,
-        Variable::BodyBytesSent
-            | Variable::BytesSent
-            | Variable::Limit(_)
-            | Variable::RequestTime
-            | Variable::SentHttp(_)
-            | Variable::Status
-            | Variable::UpstreamAddr
-            | Variable::UpstreamConnectTime
-            | Variable::UpstreamHeaderTime
-            | Variable::UpstreamHttp(_)
-            | Variable::UpstreamResponseTime
-            | Variable::UpstreamStatus
-    )
-}
-
 #[cfg(test)]
 mod templates_tests {
 
     use super::*;
 
     fn cut(text: &str) -> Vec<TemplateToken<'_>> {
-        pieces(text).into_iter().map(|(piece, _)| piece).collect()
+        tokens(text).into_iter().map(|(token, _)| token).collect()
     }
 
     #[test]

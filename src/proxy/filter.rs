@@ -331,7 +331,7 @@ impl Filter for LimitRate {
 fn bytes(size: &SizeTemplate, record: &RequestRecord) -> u64 {
     let template = match size {
         SizeTemplate::Fixed(bytes) => return *bytes,
-        SizeTemplate::Told(template) => template,
+        SizeTemplate::Template(template) => template,
     };
     let mut text = Vec::new();
     variables::render(template, record, &mut text);

@@ -1,13 +1,13 @@
-//! The tree becomes the user's model, key by key, without stopping at mistakes.
+//! The tree becomes what the user wrote, key by key, without stopping at errors.
 //!
-//! Whoever cannot make sense of a value complains and says `None`; the caller goes on with the next one. So a
-//! model may have gaps, but every gap has its complaint, and nothing downstream has to report it again.
-//!
-//! What a mapping may hold under one key: a [`Field`] that may be left out, or one that is [`Required`].
+//! A value that cannot be understood is reported and left out; decoding goes on with the next one. So what comes out may have
+//! gaps, but every gap is reported already, and nothing after decoding reports it again.
 
 pub(super) mod record;
 pub(super) mod units;
 pub(super) mod value;
+
+use std::rc::Rc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
@@ -17,23 +17,23 @@ use super::source::{self, Node, Span};
 pub(super) use self::record::{record, settings};
 
 /// What can be made from a node.
-pub(super) trait Decode: Sized {
+pub(crate) trait Decode: Sized {
     /// Whether it is a secret, or made of secrets.
     const SECRET: bool = false;
 
-    /// The value; `None` after a complaint.
+    /// The value; `None` once an error is reported.
     fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self>;
 }
 
-/// Where we are in the tree, and whom to complain to.
+/// The place in the tree that is decoded, and the report of its errors.
 #[derive(Debug)]
-pub struct DecodeContext<'a> {
+pub(crate) struct DecodeContext<'a> {
     report: &'a mut Report,
     path: Vec<PathStep>,
     /// Where the key stands whose value is being decoded; `None` inside a list.
     key: Option<Span>,
     /// The next key is not in the file: its value stands for the whole mapping.
-    brief: bool,
+    shorthand: bool,
     /// In which mapping a key would have been right.
     homes: fn(&str) -> Option<String>,
 }
@@ -52,36 +52,35 @@ impl<'a> DecodeContext<'a> {
             report,
             path: Vec::new(),
             key: None,
-            brief: false,
+            shorthand: false,
             homes,
         }
     }
 
     /// Decodes the value of a key.
     fn below<T: Decode>(&mut self, key: &Node, value: &Node) -> Option<T> {
-        if std::mem::take(&mut self.brief) {
+        if std::mem::take(&mut self.shorthand) {
             return T::decode(value, self);
         }
         let name = key.text().unwrap_or_default().to_owned();
-        self.path.push(PathStep::Key(name));
-        let outer = self.key.replace(key.span);
-        let decoded = T::decode(value, self);
-        self.key = outer;
-        self.path.pop();
-        decoded
+        self.step(PathStep::Key(name), Some(key.span), value)
     }
 
     /// Decodes an item of a list.
     fn item<T: Decode>(&mut self, index: usize, item: &Node) -> Option<T> {
-        self.path.push(PathStep::Index(index));
-        let outer = self.key.take();
-        let decoded = T::decode(item, self);
+        self.step(PathStep::Index(index), None, item)
+    }
+
+    fn step<T: Decode>(&mut self, step: PathStep, key: Option<Span>, node: &Node) -> Option<T> {
+        self.path.push(step);
+        let outer = std::mem::replace(&mut self.key, key);
+        let decoded = T::decode(node, self);
         self.key = outer;
         self.path.pop();
         decoded
     }
 
-    /// Hides a node from all who are shown the file.
+    /// Hides a node wherever the file is shown.
     pub(super) fn hide(&mut self, node: &Node) {
         self.report.hidden_mut().add(node);
     }
@@ -91,25 +90,22 @@ impl<'a> DecodeContext<'a> {
         self.report.hidden_mut().add_part(node, Some(part));
     }
 
-    /// What best stands for a whole collection: the key it belongs to, else its beginning.
+    /// The place to report for a whole collection: the key it belongs to, else its beginning.
     fn place(&self, node: &Node) -> Span {
         self.key.unwrap_or(node.span)
     }
 
     /// The key whose value is being decoded.
     pub(super) fn name(&self) -> &str {
-        self.path
-            .iter()
-            .rev()
-            .find_map(|step| match step {
-                PathStep::Key(key) => Some(key.as_str()),
-                PathStep::Index(_) => None,
-            })
-            .unwrap_or("the configuration")
+        let key = self.path.iter().rev().find_map(|step| match step {
+            PathStep::Key(key) => Some(key.as_str()),
+            PathStep::Index(_) => None,
+        });
+        key.unwrap_or("the configuration")
     }
 
-    /// Notes a complaint with the path of where we are.
-    pub(super) fn complain(&mut self, complaint: Diagnostic) {
+    /// Reports an error with the path of the place that is decoded.
+    pub(super) fn report(&mut self, diagnostic: Diagnostic) {
         let path = self
             .path
             .iter()
@@ -117,13 +113,18 @@ impl<'a> DecodeContext<'a> {
                 PathStep::Key(key) => source::join(&path, key),
                 PathStep::Index(index) => format!("{path}[{index}]"),
             });
-        self.report.add(complaint.at(path));
+        self.report.add(diagnostic.at(path));
     }
 
-    /// Complains that something else was expected here.
-    pub(super) fn expected(&mut self, node: &Node, what: &str) {
-        let complaint = match node.kind {
-            // What it would have been is unknown, and was complained about.
+    /// Reports an error of a value below, whose path follows from its place.
+    pub(crate) fn report_below(&mut self, diagnostic: Diagnostic) {
+        self.report.add(diagnostic);
+    }
+
+    /// Reports that something else was expected here.
+    pub(super) fn type_error(&mut self, node: &Node, what: &str) {
+        let diagnostic = match node.kind {
+            // What it would have been is unknown, and was reported.
             source::NodeKind::Unset => return,
             source::NodeKind::Null => {
                 Diagnostic::new(self.place(node), format!("`{}` has no value", self.name()))
@@ -134,31 +135,32 @@ impl<'a> DecodeContext<'a> {
                 format!("expected {what}, found {}", node.describe()),
             ),
         };
-        self.complain(complaint);
+        self.report(diagnostic);
     }
 }
 
 /// A value and where it stood.
 #[derive(Debug, Clone)]
-pub struct Spanned<T> {
+pub(crate) struct Spanned<T> {
     /// The value.
-    pub value: T,
+    pub(crate) value: T,
     /// Where it stood.
-    pub span: Span,
+    pub(crate) span: Span,
 }
 
-/// A value that may be left out.
+/// What stands under one key of a record. Empty where the key was not given, or where its value was wrong, which is
+/// reported then.
 #[derive(Debug, Clone)]
-pub struct Field<T> {
-    value: Option<Spanned<T>>,
+pub(crate) struct Field<T, const REQUIRED: bool = false> {
+    // Shared, because every location inherits those of its server.
+    value: Option<Rc<Spanned<T>>>,
     key: Option<Span>,
 }
 
-/// A value that may not be left out. Still empty where it was, or was wrong; the complaint is made already.
-#[derive(Debug, Clone)]
-pub struct Required<T>(Field<T>);
+/// What stands under a key that must be given.
+pub(crate) type Required<T> = Field<T, true>;
 
-impl<T> Default for Field<T> {
+impl<T, const REQUIRED: bool> Default for Field<T, REQUIRED> {
     fn default() -> Self {
         Self {
             value: None,
@@ -167,43 +169,63 @@ impl<T> Default for Field<T> {
     }
 }
 
-impl<T> Default for Required<T> {
-    fn default() -> Self {
-        Self(Field::default())
-    }
-}
-
-impl<T> Field<T> {
+impl<T, const REQUIRED: bool> Field<T, REQUIRED> {
     /// The value, if one was given and could be understood.
-    #[must_use]
-    pub fn get(&self) -> Option<&Spanned<T>> {
-        self.value.as_ref()
+    pub(crate) fn get(&self) -> Option<&Spanned<T>> {
+        self.value.as_deref()
     }
 
     /// The value without its place.
-    #[must_use]
-    pub fn value(&self) -> Option<&T> {
+    pub(crate) fn value(&self) -> Option<&T> {
         self.value.as_ref().map(|given| &given.value)
     }
 
     /// Where its key stands, if it was given, understood or not.
-    #[must_use]
-    pub fn key(&self) -> Option<Span> {
+    pub(crate) fn key(&self) -> Option<Span> {
         self.key
+    }
+
+    /// The first of these with a value.
+    pub(crate) fn inherit<'f>(mut levels: impl Iterator<Item = &'f Self> + Clone) -> Self
+    where
+        T: 'f,
+    {
+        let key = levels.clone().find_map(|field| field.key);
+        match levels.find(|field| field.value.is_some()) {
+            Some(field) => Self {
+                value: field.value.clone(),
+                key: field.key,
+            },
+            None => Self { value: None, key },
+        }
     }
 }
 
-impl<T> Required<T> {
-    /// The value, if it could be understood.
-    #[must_use]
-    pub fn get(&self) -> Option<&Spanned<T>> {
-        self.0.get()
+impl<T: Decode, const REQUIRED: bool> Field<T, REQUIRED> {
+    /// Whether a mapping without it is incomplete.
+    pub(crate) const REQUIRED: bool = REQUIRED;
+
+    /// Whether its value is a secret, or made of secrets.
+    pub(crate) const SECRET: bool = T::SECRET;
+
+    /// Takes the value that was found under its key.
+    pub(crate) fn fill(&mut self, key: &Node, value: &Node, context: &mut DecodeContext<'_>) {
+        self.key = Some(key.span);
+        self.value = context.below(key, value).map(Rc::new);
     }
 
-    /// The value without its place.
-    #[must_use]
-    pub fn value(&self) -> Option<&T> {
-        self.0.value()
+    /// Reports that it is missing, if it must be given.
+    pub(crate) fn demand(&self, name: &str, at: Span, context: &mut DecodeContext<'_>) {
+        if REQUIRED && self.key.is_none() {
+            context.report(Diagnostic::new(at, format!("`{name}` is missing here")));
+        }
+    }
+}
+
+impl<T: JsonSchema, const REQUIRED: bool> Field<T, REQUIRED> {
+    /// The JSON Schema of its value.
+    pub(crate) fn schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<T>()
     }
 }
 
@@ -215,58 +237,5 @@ impl<T: Decode> Decode for Spanned<T> {
             value,
             span: node.span,
         })
-    }
-}
-
-/// What stands under one key of a record.
-pub(super) trait FieldSlot {
-    /// Whether a mapping without it is incomplete.
-    const NEEDED: bool;
-
-    /// Whether what it takes is a secret, or made of secrets.
-    const SECRET: bool;
-
-    /// Takes the value that was found under its key.
-    fn fill(&mut self, key: &Node, value: &Node, context: &mut DecodeContext<'_>);
-
-    /// Complains if it is needed and was not there.
-    fn demand(&self, name: &str, at: Span, context: &mut DecodeContext<'_>);
-
-    /// What its value looks like.
-    fn schema(generator: &mut SchemaGenerator) -> Schema;
-}
-
-impl<T: Decode + JsonSchema> FieldSlot for Field<T> {
-    const NEEDED: bool = false;
-    const SECRET: bool = T::SECRET;
-
-    fn fill(&mut self, key: &Node, value: &Node, context: &mut DecodeContext<'_>) {
-        self.key = Some(key.span);
-        self.value = context.below(key, value);
-    }
-
-    fn demand(&self, _: &str, _: Span, _: &mut DecodeContext<'_>) {}
-
-    fn schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<T>()
-    }
-}
-
-impl<T: Decode + JsonSchema> FieldSlot for Required<T> {
-    const NEEDED: bool = true;
-    const SECRET: bool = T::SECRET;
-
-    fn fill(&mut self, key: &Node, value: &Node, context: &mut DecodeContext<'_>) {
-        self.0.fill(key, value, context);
-    }
-
-    fn demand(&self, name: &str, at: Span, context: &mut DecodeContext<'_>) {
-        if self.0.key.is_none() {
-            context.complain(Diagnostic::new(at, format!("`{name}` is missing here")));
-        }
-    }
-
-    fn schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<T>()
     }
 }

@@ -1,61 +1,61 @@
 //! Mappings with known keys: the macros `record!` and `settings!`.
 //!
-//! `record!` makes from one declaration the struct, its decoding, its list of known keys and its JSON Schema, the
-//! doc comments becoming the schema's descriptions: a key is named once, and cannot be known to one of them
-//! and unknown to another.
+//! `record!` makes from one declaration the struct, its decoding, its list of known keys and its JSON Schema; doc comments
+//! become the schema's descriptions. A key that has a default says it once: the method of the key's name gives the value
+//! that runs, given or default, and the schema shows the same text.
 //!
 //! `settings!` declares settings that are inherited: besides the record it makes the struct that runs, with the innermost
-//! value given or else the declared default, which the parser of the user's own text reads, and the rows of the reference
-//! in docs/configuration.md.
+//! value given or else the default, and the rows of the reference in docs/configuration.md.
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use super::{Decode, DecodeContext, Spanned};
-use crate::config::report::{self, Diagnostic, Report};
-use crate::config::source::{Node, NodeKind, Scalar, Span};
+use super::{Decode, DecodeContext, Field};
+use crate::config::report::{self, Diagnostic, ParseError, Report};
+use crate::config::source::{Node, NodeKind, Span};
 
 /// A mapping with known keys.
-pub trait Record: Default {
+pub(crate) trait Record: Default {
     /// Whether one of its own keys takes a secret.
     const SECRET: bool;
 
     /// Takes a key's value; `false` if the key is not one of its own.
-    #[doc(hidden)]
     fn take(&mut self, key: &Node, value: &Node, context: &mut DecodeContext<'_>) -> bool;
 
-    /// Complains about what is missing.
-    #[doc(hidden)]
+    /// Reports missing keys and values that fail their checks.
     fn finish(&mut self, at: Span, context: &mut DecodeContext<'_>);
+
+    /// The record that holds where these levels do, the innermost first: each key as the innermost gives it.
+    fn inherit<'r>(levels: impl Iterator<Item = &'r Self> + Clone) -> Self
+    where
+        Self: 'r;
 
     /// All keys it knows.
     fn keys() -> Vec<&'static str>;
 
-    /// What somebody should write who wrote this text instead of the mapping.
-    #[doc(hidden)]
+    /// What to write in place of this text, which stands where the mapping is expected.
     fn instead(text: &str) -> Option<String>;
 
     /// Adds its keys to a JSON Schema.
-    #[doc(hidden)]
     fn properties(generator: &mut SchemaGenerator, schema: &mut Properties);
 }
 
 /// The part of a JSON Schema that a record adds to.
 #[derive(Debug, Default)]
-pub struct Properties {
+pub(crate) struct Properties {
     known: Map<String, Value>,
     required: Vec<Value>,
 }
 
 impl Properties {
     /// Adds a key.
-    pub(in crate::config) fn add(
+    pub(crate) fn add(
         &mut self,
         name: &str,
         doc: &str,
-        needed: bool,
+        required: bool,
         default: Option<&str>,
         mut schema: Schema,
     ) {
@@ -63,30 +63,31 @@ impl Properties {
         let mut description = tidy(doc);
         if let Some(default) = default {
             description = format!("{description} Default: {default}.");
-            let whole = default.parse::<u64>();
-            object.insert(
-                "default".to_owned(),
-                whole.map_or_else(|_| json!(default), |whole| json!(whole)),
-            );
+            let value = |text: &str| {
+                text.parse::<u64>()
+                    .map_or_else(|_| json!(text), |whole| json!(whole))
+            };
+            let value = match default.contains(", ") {
+                true => default.split(", ").map(value).collect(),
+                false => value(default),
+            };
+            object.insert("default".to_owned(), value);
         }
         object.insert("description".to_owned(), json!(description));
         self.known.insert(name.to_owned(), schema.to_value());
-        if needed {
+        if required {
             self.required.push(json!(name));
         }
     }
 
-    /// What a key's value looks like.
+    /// The schema of a key's value.
     pub(super) fn of(&self, name: &str) -> Option<Value> {
         self.known.get(name).cloned()
     }
 }
 
 /// The JSON Schema of a record.
-pub(in crate::config) fn schema_of<R: Record>(
-    generator: &mut SchemaGenerator,
-    doc: &str,
-) -> Schema {
+pub(crate) fn schema_of<R: Record>(generator: &mut SchemaGenerator, doc: &str) -> Schema {
     let mut properties = Properties::default();
     R::properties(generator, &mut properties);
     let include = generator.subschema_for::<Include>();
@@ -126,18 +127,18 @@ impl JsonSchema for Include {
 }
 
 /// A doc comment as one paragraph.
-pub(in crate::config) fn tidy(doc: &str) -> String {
+pub(crate) fn tidy(doc: &str) -> String {
     doc.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A field's name without the mark of a raw identifier.
-pub(in crate::config) fn own_name(name: &'static str) -> &'static str {
+pub(crate) fn own_name(name: &'static str) -> &'static str {
     name.strip_prefix("r#").unwrap_or(name)
 }
 
 impl DecodeContext<'_> {
     /// Decodes a mapping with known keys.
-    pub(in crate::config) fn record<R: Record>(&mut self, node: &Node) -> Option<R> {
+    pub(crate) fn record<R: Record>(&mut self, node: &Node) -> Option<R> {
         let NodeKind::Mapping(pairs) = &node.kind else {
             if R::SECRET {
                 self.hide(node);
@@ -145,9 +146,9 @@ impl DecodeContext<'_> {
             match node.text().and_then(R::instead) {
                 Some(hint) => {
                     let sentence = format!("expected a mapping, found {}", node.describe());
-                    self.complain(Diagnostic::new(node.span, sentence).help(hint));
+                    self.report(Diagnostic::new(node.span, sentence).help(hint));
                 }
-                None => self.expected(node, "a mapping"),
+                None => self.type_error(node, "a mapping"),
             }
             return None;
         };
@@ -174,103 +175,109 @@ impl DecodeContext<'_> {
             Some(_) => format!("{} cannot stand here", key.describe()),
             None => format!("unknown key {}", key.describe()),
         };
-        self.complain(Diagnostic::new(key.span, sentence).hint(hint));
+        self.report(Diagnostic::new(key.span, sentence).hint(hint));
     }
 }
 
-/// What runs where a setting has this value; `Option` stands for settings of which 0 means none.
-pub(in crate::config) trait Setting<P>: Decode {
+/// The value that runs where this is written; `Option` stands for settings of which 0 means none.
+pub(crate) trait Setting<P>: Decode {
     /// The value as it runs.
     fn plan(&self) -> P;
 }
 
 /// A check of a given value, which knows the default as it is written.
-pub(in crate::config) type SettingCheck<T, C> = fn(&mut C, &Spanned<T>, &str);
+pub(crate) type SettingCheck<T> = fn(&T, &str) -> Result<(), ParseError>;
 
 /// A row of the reference in docs/configuration.md, which a test writes.
 #[cfg(test)]
 #[derive(Debug)]
-pub(in crate::config) struct SettingRow {
+pub(crate) struct SettingRow {
     /// The key.
-    pub(in crate::config) key: &'static str,
-    /// What holds where it is not given, as the user would write it.
-    pub(in crate::config) default: Option<&'static str>,
-    /// The same in words, where no one value says it.
-    pub(in crate::config) otherwise: Option<&'static str>,
+    pub(crate) key: &'static str,
+    /// The default, as the user would write it.
+    pub(crate) default: Option<&'static str>,
+    /// The default in words, where no one value says it.
+    pub(crate) otherwise: Option<&'static str>,
     /// What it does.
-    pub(in crate::config) doc: &'static str,
+    pub(crate) doc: &'static str,
     /// Where more is written about it.
-    pub(in crate::config) see: Option<&'static str>,
+    pub(crate) see: Option<&'static str>,
 }
 
-/// What may be there of a clause that stands at most once.
-pub(in crate::config) const fn at_most_one(given: &[&'static str]) -> Option<&'static str> {
+/// A clause that stands at most once.
+pub(crate) const fn at_most_one(given: &[&'static str]) -> Option<&'static str> {
     match given {
         [one, ..] => Some(*one),
         [] => None,
     }
 }
 
-/// The value of a setting: the innermost given, else the default.
-pub(in crate::config) fn inherited<T: Setting<P>, P, C>(
-    given: Option<&Spanned<T>>,
-    default: &str,
-    checks: &[SettingCheck<T, C>],
-    compiler: &mut C,
-) -> P {
-    let Some(given) = given else {
-        return default_value::<T, P>(default);
-    };
-    for check in checks {
-        check(compiler, given, default);
+impl<T: Decode, const REQUIRED: bool> Field<T, REQUIRED> {
+    /// The value as it runs: the one given, else the default.
+    pub(crate) fn plan<P>(&self, default: &str) -> P
+    where
+        T: Setting<P>,
+    {
+        self.value()
+            .map_or_else(|| default_value::<T, P>(default), Setting::plan)
     }
-    given.value.plan()
+
+    /// What is wrong with the value given.
+    pub(crate) fn failure(&self, default: &str, check: SettingCheck<T>) -> Option<Diagnostic> {
+        let given = self.get()?;
+        let error = check(&given.value, default).err()?;
+        Some(Diagnostic::parse(given.span, error))
+    }
 }
 
 /// A declared default, read as if the user had written it.
-pub(in crate::config) fn default_value<T: Setting<P>, P>(text: &str) -> P {
+pub(crate) fn default_value<T: Setting<P>, P>(text: &str) -> P {
     let mut report = Report::default();
     let mut context = DecodeContext::new(&mut report, |_| None);
-    let node = Node {
-        span: Span {
-            file: 0,
-            start: 0,
-            end: 0,
+    let scalar = |text| Node::scalar(text, Span::NOWHERE);
+    let node = match text.contains(", ") {
+        true => Node {
+            span: Span::NOWHERE,
+            kind: NodeKind::Sequence(text.split(", ").map(scalar).collect()),
         },
-        kind: NodeKind::Scalar(Scalar {
-            text: text.to_owned(),
-            quoted: false,
-            verbatim: None,
-        }),
+        false => scalar(text),
     };
     let value = T::decode(&node, &mut context);
     // A test writes every declared default into a file.
     value.expect("a declared default can be read").plan()
 }
 
-/// Declares a record. `with` names records whose keys are known here as well, `instead` who knows what is meant by a
-/// text in its place.
+/// Declares a record: each key with its type as the user writes it and, where it has a default, its type as it runs, the
+/// default and a check. `with` names records whose keys are known here as well, `instead` a function that knows what is
+/// meant by a text in its place.
 macro_rules! record {
     (
         $(#[doc = $doc:literal])*
-        pub struct $name:ident {
-            $( $(#[doc = $field_doc:literal])* $field:ident: $type:ty $(= $default:literal)?, )*
+        $vis:vis struct $name:ident {
+            $(
+                $(#[doc = $field_doc:literal])*
+                $field:ident: $type:ty $(= $default:literal $(=> $plan:ty $(; if $check:path)?)?)?,
+            )*
         }
         $( with $( $part:ident: $part_type:ty, )+ )?
         $( instead $instead:path; )?
     ) => {
         $(#[doc = $doc])*
         #[derive(Debug, Clone, Default)]
-        pub struct $name {
-            $( $(#[doc = $field_doc])* pub $field: $type, )*
+        $vis struct $name {
+            $( $(#[doc = $field_doc])* $vis $field: $type, )*
             $( $(
-                #[doc = "Keys that are known elsewhere, too."]
-                pub $part: $part_type,
+                #[doc = "Keys that other records have, too."]
+                $vis $part: $part_type,
             )+ )?
         }
 
+        $crate::config::decode::record::defaults! {
+            $vis $name { $( $( $( $field: $plan = $default, )? )? )* }
+        }
+
         impl $crate::config::decode::record::Record for $name {
-            const SECRET: bool = false $( || <$type as $crate::config::decode::FieldSlot>::SECRET )*;
+            const SECRET: bool = false $( || <$type>::SECRET )*;
 
             fn take(
                 &mut self,
@@ -278,10 +285,9 @@ macro_rules! record {
                 value: &$crate::config::source::Node,
                 context: &mut $crate::config::decode::DecodeContext<'_>,
             ) -> bool {
-                let name = key.text().unwrap_or_default();
                 $(
-                    if name == $crate::config::decode::record::own_name(stringify!($field)) {
-                        $crate::config::decode::FieldSlot::fill(&mut self.$field, key, value, context);
+                    if key.text() == Some($crate::config::decode::record::own_name(stringify!($field))) {
+                        self.$field.fill(key, value, context);
                         return true;
                     }
                 )*
@@ -293,13 +299,28 @@ macro_rules! record {
                 at: $crate::config::source::Span,
                 context: &mut $crate::config::decode::DecodeContext<'_>,
             ) {
-                $( $crate::config::decode::FieldSlot::demand(
-                    &self.$field,
+                $( self.$field.demand(
                     $crate::config::decode::record::own_name(stringify!($field)),
                     at,
                     context,
                 ); )*
+                $( $( $( $(
+                    if let Some(failure) = self.$field.failure($default, $check) {
+                        context.report_below(failure);
+                    }
+                )? )? )? )*
                 $( $( self.$part.finish(at, context); )+ )?
+            }
+
+            fn inherit<'r>(levels: impl Iterator<Item = &'r Self> + Clone) -> Self {
+                Self {
+                    $( $field: $crate::config::decode::Field::inherit(
+                        levels.clone().map(|level| &level.$field),
+                    ), )*
+                    $( $( $part: $crate::config::decode::record::Record::inherit(
+                        levels.clone().map(|level| &level.$part),
+                    ), )+ )?
+                }
             }
 
             fn keys() -> Vec<&'static str> {
@@ -320,11 +341,11 @@ macro_rules! record {
                 properties: &mut $crate::config::decode::record::Properties,
             ) {
                 $(
-                    let schema = <$type as $crate::config::decode::FieldSlot>::schema(generator);
+                    let schema = <$type>::schema(generator);
                     properties.add(
                         $crate::config::decode::record::own_name(stringify!($field)),
                         concat!($($field_doc, "\n"),*),
-                        <$type as $crate::config::decode::FieldSlot>::NEEDED,
+                        <$type>::REQUIRED,
                         $crate::config::decode::record::at_most_one(&[ $( $default )? ]),
                         schema,
                     );
@@ -354,10 +375,26 @@ macro_rules! record {
     };
 }
 
-/// Declares settings that are inherited, each key with all that is known of it: its type as the user writes it, its type as
-/// it runs, its default, a check of what was given, its sentence, and where more is written.
+/// The values of a record that run, given or default.
+macro_rules! defaults {
+    ( $vis:vis $name:ident {} ) => {};
+    ( $vis:vis $name:ident { $( $field:ident: $plan:ty = $default:literal, )+ } ) => {
+        impl $name {
+            $(
+                #[doc = concat!("`", stringify!($field), "`, given or default.")]
+                $vis fn $field(&self) -> $plan {
+                    self.$field.plan($default)
+                }
+            )+
+        }
+    };
+}
+
+/// Declares settings that are inherited, each key with its type as the user writes it, its type as it runs, its default, a
+/// check of the value, its description, and the page with more about it.
 ///
-/// A setting without a type as it runs has a compiler of its own; it is decoded, documented and inherited all the same.
+/// A setting without a type as it runs is compiled by a function of its own; `default … as` gives it the type that function
+/// needs.
 macro_rules! settings {
     (
         $(#[doc = $doc:literal])*
@@ -366,7 +403,7 @@ macro_rules! settings {
                 $(#[doc = $field_doc:literal])*
                 $field:ident: $type:ty
                     $(=> $plan:ty = $default:literal $(, check $check:path)?)?
-                    $(, default $value:literal)?
+                    $(, default $value:literal $(as $value_plan:ty)?)?
                     $(, otherwise $words:literal)?
                     $(, see $see:literal)?;
             )*
@@ -374,11 +411,11 @@ macro_rules! settings {
     ) => {
         $crate::config::decode::record::record! {
             $(#[doc = $doc])*
-            pub struct $raw {
+            pub(crate) struct $raw {
                 $(
                     $(#[doc = $field_doc])*
                     $( #[doc = "Default:"] #[doc = $words] )?
-                    $field: $crate::config::decode::Field<$type> $(= $default)? $(= $value)?,
+                    $field: $crate::config::decode::Field<$type> $(= $default)? $(= $value $(=> $value_plan)?)?,
                 )*
             }
         }
@@ -393,20 +430,20 @@ macro_rules! settings {
         }
 
         impl $name {
-            /// What holds where these levels do, the innermost first.
-            pub(in crate::config) fn merge<'c>(
-                levels: impl Iterator<Item = &'c $raw> + Clone,
-                compiler: &mut $crate::config::compile::Compiler<'_>,
+            /// The values that run where this record holds.
+            pub(crate) fn new(
+                given: &$raw,
+                report: &mut $crate::config::report::Report,
             ) -> Self {
+                let failures: Vec<Option<$crate::config::report::Diagnostic>> = vec![
+                    $( $( $( given.$field.failure($default, $check), )? )? )*
+                ];
+                failures
+                    .into_iter()
+                    .flatten()
+                    .for_each(|failure| report.add(failure));
                 Self {
-                    $( $(
-                        $field: $crate::config::decode::record::inherited::<$type, $plan, _>(
-                            levels.clone().find_map(|level| level.$field.get()),
-                            $default,
-                            &[ $( $check )? ],
-                            compiler,
-                        ),
-                    )? )*
+                    $( $( $field: given.$field.plan::<$plan>($default), )? )*
                 }
             }
         }
@@ -424,10 +461,10 @@ macro_rules! settings {
         #[cfg(test)]
         impl $raw {
             /// Where these may stand.
-            pub(in crate::config) const CONTEXTS: &'static str = $contexts;
+            pub(crate) const CONTEXTS: &'static str = $contexts;
 
             /// What the reference says of them.
-            pub(in crate::config) const REFERENCE: &'static [$crate::config::decode::record::SettingRow] = &[
+            pub(crate) const REFERENCE: &'static [$crate::config::decode::record::SettingRow] = &[
                 $( $crate::config::decode::record::SettingRow {
                     key: stringify!($field),
                     default: $crate::config::decode::record::at_most_one(&[ $( $default )? $( $value )? ]),
@@ -440,5 +477,6 @@ macro_rules! settings {
     };
 }
 
-pub(in crate::config) use record;
-pub(in crate::config) use settings;
+pub(crate) use defaults;
+pub(crate) use record;
+pub(crate) use settings;

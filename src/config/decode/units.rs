@@ -1,19 +1,9 @@
-//! nginx's units, and what else has a syntax of its own: text in, value or mistake out.
+//! nginx's units and other values with a syntax of their own: text in, value or error out. Pure functions without positions.
 //!
-//! Pure functions without positions: whoever reads the text knows where it stood.
-//!
-//! Where to listen and where to connect: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/weir.sock`.
-//!
-//! `10.0.0.0/8`, `2001:db8::/32`, `192.0.2.7`: networks.
-//!
-//! Shares of a whole, written as percentages.
-//!
-//! `10r/s`, `30r/m`: rates, in nginx's notation and a little beyond.
-//!
-//! `32k`, `10m`, `1g`: nginx's sizes.
-//!
-//! `60s`, `1h30m`, `500ms`: nginx's times.
+//! Addresses (`8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/weir.sock`), networks (`10.0.0.0/8`), percentages, rates
+//! (`10r/s`), sizes (`32k`, `10m`) and times (`60s`, `1h30m`).
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,42 +11,54 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::algorithm::Rate;
-use crate::config::directive::health::CallShare;
-use crate::config::directive::upstream::UpstreamAddress;
-use crate::config::plan::SocketAddress;
+use crate::config::report::ParseError;
 
-/// Why a text does not mean what it should.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::config) struct ParseError {
-    /// What is wrong.
-    pub(in crate::config) sentence: String,
-    /// What to do about it.
-    pub(in crate::config) hint: Option<String>,
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SocketAddress {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
 }
 
-impl ParseError {
-    /// What is wrong.
-    pub(in crate::config) fn new(sentence: impl Into<String>) -> Self {
-        Self {
-            sentence: sentence.into(),
-            hint: None,
+impl fmt::Display for SocketAddress {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(text),
+            Self::Unix(path) => write!(text, "unix:{}", path.display()),
         }
     }
+}
 
-    /// And what to do about it.
-    pub(in crate::config) fn help(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum UpstreamAddress {
+    /// A name or an address, and a port; a name with several addresses is several servers.
+    Tcp {
+        /// Name or address, an IPv6 one without brackets.
+        host: Box<str>,
+        /// Port.
+        port: u16,
+    },
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// A part of a whole, in thousandths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallShare(pub u32);
+
+impl CallShare {
+    /// Whether `part` is at least this share of `whole`.
+    #[must_use]
+    pub fn is_reached(self, part: u32, whole: u32) -> bool {
+        u64::from(part) * 1000 >= u64::from(whole) * u64::from(self.0)
     }
 }
 
 /// A whole number within bounds.
-pub(in crate::config) fn whole(
-    text: &str,
-    what: &str,
-    least: u64,
-    most: u64,
-) -> Result<u64, ParseError> {
+pub(crate) fn whole(text: &str, what: &str, least: u64, most: u64) -> Result<u64, ParseError> {
     let number: u64 = if text.bytes().all(|byte| byte.is_ascii_digit()) {
         text.parse().ok()
     } else {
@@ -67,17 +69,17 @@ pub(in crate::config) fn whole(
     })?;
     if number < least {
         Err(ParseError::new(format!("`{text}` is too small for {what}"))
-            .help(format!("the least is {least}")))
+            .help(format!("must be at least {least}")))
     } else if number > most {
         Err(ParseError::new(format!("`{text}` is too large for {what}"))
-            .help(format!("the most is {most}")))
+            .help(format!("must be at most {most}")))
     } else {
         Ok(number)
     }
 }
 
 /// `on` or `off`, and the other words people write for it.
-pub(in crate::config) fn flag(text: &str) -> Result<bool, ParseError> {
+pub(crate) fn flag(text: &str) -> Result<bool, ParseError> {
     match text {
         "on" | "true" | "yes" => Ok(true),
         "off" | "false" | "no" => Ok(false),
@@ -89,16 +91,16 @@ pub(in crate::config) fn flag(text: &str) -> Result<bool, ParseError> {
 }
 
 /// nginx's port where none is given.
-pub(in crate::config) const HTTP: u16 = 80;
+pub(crate) const HTTP: u16 = 80;
 
 /// And behind `https://`.
-pub(in crate::config) const HTTPS: u16 = 443;
+pub(crate) const HTTPS: u16 = 443;
 
 /// Where DNS servers listen.
 const DNS: u16 = 53;
 
 /// Where to listen. A port alone is one on `any`.
-pub(in crate::config) fn listen(text: &str, any: Ipv4Addr) -> Result<SocketAddress, ParseError> {
+pub(crate) fn listen(text: &str, any: Ipv4Addr) -> Result<SocketAddress, ParseError> {
     let wrong = || {
         ParseError::new(format!("`{text}` is not an address to listen on")).help(
             "expected `8080`, `127.0.0.1:8080`, `*:8080`, `[::1]:8080` or `unix:/run/weir.sock`",
@@ -122,7 +124,7 @@ pub(in crate::config) fn listen(text: &str, any: Ipv4Addr) -> Result<SocketAddre
 }
 
 /// Where to connect: name or address, and a port, `usual` where none is given; or a unix socket.
-pub(in crate::config) fn host_port(text: &str, usual: u16) -> Result<UpstreamAddress, ParseError> {
+pub(crate) fn host_port(text: &str, usual: u16) -> Result<UpstreamAddress, ParseError> {
     let wrong = || {
         ParseError::new(format!("`{text}` is not the address of a server"))
             .help("expected `host:port`, `127.0.0.1:9001`, `[::1]:9001` or `unix:/run/app.sock`")
@@ -134,7 +136,7 @@ pub(in crate::config) fn host_port(text: &str, usual: u16) -> Result<UpstreamAdd
     let port = port.map_or(Ok(usual), parse_port)?;
     if port == 0 {
         return Err(ParseError::new(format!(
-            "`{text}`: nothing can be reached on port 0"
+            "`{text}`: port 0 cannot be connected to"
         )));
     }
     let is_name = !host.is_empty()
@@ -152,7 +154,7 @@ pub(in crate::config) fn host_port(text: &str, usual: u16) -> Result<UpstreamAdd
 }
 
 /// Where a DNS server is: an address, and the port where it is another than DNS's own.
-pub(in crate::config) fn name_server(text: &str) -> Result<SocketAddr, ParseError> {
+pub(crate) fn name_server(text: &str) -> Result<SocketAddr, ParseError> {
     let wrong = || {
         ParseError::new(format!("`{text}` is not the address of a DNS server"))
             .help("expected `10.0.0.2`, `10.0.0.2:53` or `[::1]:53`")
@@ -168,8 +170,8 @@ pub(in crate::config) fn name_server(text: &str) -> Result<SocketAddr, ParseErro
 
 fn unix(path: &str) -> Option<PathBuf> {
     // The kernel's bound on the name of a socket, its closing zero included.
-    const MOST: usize = 108;
-    (path.starts_with('/') && path.len() < MOST).then(|| PathBuf::from(path))
+    const SUN_PATH: usize = 108;
+    (path.starts_with('/') && path.len() < SUN_PATH).then(|| PathBuf::from(path))
 }
 
 /// Host, without the brackets of IPv6, and port.
@@ -199,25 +201,17 @@ fn parse_port(text: &str) -> Result<u16, ParseError> {
         })
 }
 
-/// What to think of a network with bits set that its length says do not matter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::config) struct HostBits {
-    /// The network that is meant.
-    pub(in crate::config) meant: IpNet,
-}
-
-/// A network, or a single address as a network of one; and whether it was written loosely.
-pub(in crate::config) fn network(text: &str) -> Result<(IpNet, Option<HostBits>), ParseError> {
+/// A network, or a single address as a network of one; and whether bits are set that its length masks.
+pub(crate) fn network(text: &str) -> Result<(IpNet, bool), ParseError> {
     if let Ok(address) = text.parse::<IpAddr>() {
-        return Ok((canonical(IpNet::from(address)), None));
+        return Ok((canonical(IpNet::from(address)), false));
     }
-    let net: IpNet = text.parse().map_err(|_| {
+    let network: IpNet = text.parse().map_err(|_| {
         ParseError::new(format!("`{text}` is neither an address nor a network"))
             .help("expected an address as in `192.0.2.7`, or a network as in `10.0.0.0/8`")
     })?;
-    let meant = net.trunc();
-    let loose = (meant != net).then_some(HostBits { meant });
-    Ok((canonical(meant), loose))
+    let masked = network.trunc();
+    Ok((canonical(masked), masked != network))
 }
 
 /// IPv4 addresses written in their IPv6 form are IPv4.
@@ -231,7 +225,7 @@ fn canonical(net: IpNet) -> IpNet {
 }
 
 /// `50%`, `12.5%`: at most one decimal, at most the whole.
-pub(in crate::config) fn percent(text: &str) -> Result<CallShare, ParseError> {
+pub(crate) fn percent(text: &str) -> Result<CallShare, ParseError> {
     let wrong = || {
         ParseError::new(format!("`{text}` is not a percentage"))
             .help("expected for example `50%` or `12.5%`")
@@ -245,15 +239,14 @@ pub(in crate::config) fn percent(text: &str) -> Result<CallShare, ParseError> {
     let thousandths =
         digits(whole, 3).ok_or_else(wrong)? * 10 + digits(tenth, 1).ok_or_else(wrong)?;
     if thousandths > 1000 {
-        return Err(
-            ParseError::new(format!("`{text}` is more than there is")).help("the most is 100%")
-        );
+        return Err(ParseError::new(format!("`{text}` is more than the whole"))
+            .help("must be at most 100%"));
     }
     Ok(CallShare(thousandths))
 }
 
 /// A rate. Without a period it is a second's.
-pub(in crate::config) fn rate(text: &str) -> Result<Rate, ParseError> {
+pub(crate) fn rate(text: &str) -> Result<Rate, ParseError> {
     let wrong = || {
         ParseError::new(format!("`{text}` is not a rate"))
             .help("expected a number with r/s, r/m, r/h or r/d behind it, as in `10r/s`")
@@ -280,20 +273,20 @@ pub(in crate::config) fn rate(text: &str) -> Result<Rate, ParseError> {
         );
     }
     if thousandths == Some(0) {
-        return Err(ParseError::new("a rate of nothing would refuse everybody")
-            .help("to turn clients away use `deny`, or `return` with a status"));
+        return Err(ParseError::new("a rate of 0 would refuse every request")
+            .help("to refuse clients use `deny`, or `return` with a status"));
     }
     thousandths
         .filter(|milli| *milli <= Rate::MAX_PER_SECOND * 1000 * seconds)
         .map(make)
         .ok_or_else(|| {
             ParseError::new(format!("`{text}` is too fast a rate"))
-                .help(format!("the most is {}r/s", Rate::MAX_PER_SECOND))
+                .help(format!("must be at most {}r/s", Rate::MAX_PER_SECOND))
         })
 }
 
 /// A decimal in thousandths, what is finer cut off; `Some(None)` when it is one but too large.
-pub(in crate::config) fn thousandths(number: &str) -> Option<Option<u64>> {
+pub(crate) fn thousandths(number: &str) -> Option<Option<u64>> {
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(decimals) {
@@ -312,21 +305,16 @@ pub(in crate::config) fn thousandths(number: &str) -> Option<Option<u64>> {
 }
 
 /// A size in bytes.
-pub(in crate::config) fn size(text: &str) -> Result<u64, ParseError> {
+pub(crate) fn size(text: &str) -> Result<u64, ParseError> {
     let wrong = || {
         ParseError::new(format!("`{text}` is not a size"))
             .help("expected a whole number of bytes, or with `k`, `m` or `g` behind it")
     };
-    let (digits, shift) = match text.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 10),
-        None => match text.strip_suffix(['m', 'M']) {
-            Some(digits) => (digits, 20),
-            None => match text.strip_suffix(['g', 'G']) {
-                Some(digits) => (digits, 30),
-                None => (text, 0),
-            },
-        },
-    };
+    let units = [(['k', 'K'], 10), (['m', 'M'], 20), (['g', 'G'], 30)];
+    let (digits, shift) = units
+        .into_iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)))
+        .unwrap_or((text, 0));
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(wrong());
     }
@@ -351,16 +339,16 @@ const UNITS: [(&str, u64); 8] = [
 ];
 
 /// Longest time accepted: 100 years, far below where timers overflow.
-const MOST: u64 = 100 * 365 * 86_400_000;
+const MAX_MILLIS: u64 = 100 * 365 * 86_400_000;
 
 /// A time. A number without a unit is seconds.
-pub(in crate::config) fn time(text: &str) -> Result<Duration, ParseError> {
+pub(crate) fn time(text: &str) -> Result<Duration, ParseError> {
     let wrong = || {
-        let mistake = ParseError::new(format!("`{text}` is not a time"));
+        let error = ParseError::new(format!("`{text}` is not a time"));
         if text.contains('.') {
-            mistake.help("only whole numbers: write `1500ms` for a second and a half")
+            error.help("only whole numbers: write `1500ms` for a second and a half")
         } else {
-            mistake.help("expected a number with a unit: ms, s, m, h, d, w, M (month), y; or several as in `1h30m`")
+            error.help("expected a number with a unit: ms, s, m, h, d, w, M (month), y; or several as in `1h30m`")
         }
     };
     let mut total: u64 = 0;
@@ -385,9 +373,9 @@ pub(in crate::config) fn time(text: &str) -> Result<Duration, ParseError> {
         total = number
             .checked_mul(millis)
             .and_then(|part| total.checked_add(part))
-            .filter(|total| *total <= MOST)
+            .filter(|total| *total <= MAX_MILLIS)
             .ok_or_else(|| {
-                ParseError::new(format!("`{text}` is too long a time")).help("the most is 100y")
+                ParseError::new(format!("`{text}` is too long a time")).help("must be at most 100y")
             })?;
         rest = behind.trim_start_matches(' ');
     }
@@ -514,9 +502,9 @@ mod network_tests {
 
     #[test]
     fn low_bits_are_noticed() {
-        let (net, loose) = network("10.1.2.3/8").unwrap();
+        let (net, host_bits) = network("10.1.2.3/8").unwrap();
         assert_eq!(net.to_string(), "10.0.0.0/8");
-        assert!(loose.is_some());
+        assert!(host_bits);
     }
 }
 

@@ -1,37 +1,32 @@
-//! Single values: texts, numbers, words to choose from, and what nginx has units for.
-//!
-//! Lists, mappings with free keys, and the shorter ways of writing them.
-//!
-//! Single values of the model, each with its units and bounds.
+//! Values: texts, numbers, words to choose from, and what nginx has units for; lists, mappings with free keys, and the
+//! shorter ways of writing them.
 
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use http::StatusCode;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-use super::record::Record;
-use super::units::ParseError;
-use super::{Decode, DecodeContext, Spanned, record, units};
+use super::record::{Record, Setting};
+use super::{Decode, DecodeContext, Field, Spanned, record, units};
 use crate::algorithm;
-use crate::config::directive::{limits, location};
-use crate::config::report::Diagnostic;
+use crate::config::report::{self, Diagnostic, ParseError};
 use crate::config::secret::Secret;
-use crate::config::source::{Node, NodeKind, Scalar, Span};
-use crate::config::{plan, report};
+use crate::config::source::{Node, NodeKind, Span};
 
 /// A text, in which parts can be pointed at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text {
+pub(crate) struct Text {
     /// The text.
-    pub text: String,
+    pub(crate) text: String,
     verbatim: Option<usize>,
 }
 
 impl Text {
     /// Where a part of it stands, given where all of it does.
-    pub(in crate::config) fn part(&self, whole: Span, range: std::ops::Range<usize>) -> Span {
+    pub(crate) fn part(&self, whole: Span, range: std::ops::Range<usize>) -> Span {
         self.verbatim.map_or(whole, |start| Span {
             file: whole.file,
             start: start + range.start,
@@ -40,12 +35,12 @@ impl Text {
     }
 
     /// Its beginning after white space, which `head` has to be.
-    pub(in crate::config) fn head(&self, head: &str) -> Self {
+    pub(crate) fn head(&self, head: &str) -> Self {
         self.slice(head, self.text.len() - self.text.trim_start().len())
     }
 
     /// A part of it, which begins there.
-    pub(in crate::config) fn slice(&self, part: &str, start: usize) -> Self {
+    pub(crate) fn slice(&self, part: &str, start: usize) -> Self {
         Self {
             text: part.to_owned(),
             verbatim: self.verbatim.map(|own| own + start),
@@ -53,7 +48,7 @@ impl Text {
     }
 
     /// Its end, which `tail` has to be.
-    pub(in crate::config) fn tail(&self, tail: &str) -> Self {
+    pub(crate) fn tail(&self, tail: &str) -> Self {
         Self {
             text: tail.to_owned(),
             verbatim: self
@@ -66,27 +61,13 @@ impl Text {
 impl Decode for Text {
     fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         let NodeKind::Scalar(scalar) = &node.kind else {
-            context.expected(node, "a text");
+            context.type_error(node, "a text");
             return None;
         };
         Some(Self {
             text: scalar.text.clone(),
             verbatim: scalar.verbatim,
         })
-    }
-}
-
-impl JsonSchema for Text {
-    fn schema_name() -> Cow<'static, str> {
-        "Text".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": ["string", "number", "boolean"] })
     }
 }
 
@@ -99,76 +80,89 @@ impl Decode for Secret {
     }
 }
 
-impl JsonSchema for Secret {
-    fn schema_name() -> Cow<'static, str> {
-        Text::schema_name()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Text::json_schema(generator)
+impl Setting<Box<str>> for Text {
+    fn plan(&self) -> Box<str> {
+        self.text.as_str().into()
     }
 }
 
+/// Declares the JSON Schema of types that are decoded by hand.
+macro_rules! schema {
+    ( $( $type:ty = $name:expr, |$generator:ident| $body:expr; )+ ) => { $(
+        impl schemars::JsonSchema for $type {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema($generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $body
+            }
+        }
+    )+ };
+    ( text: $( $type:ty ),+ ) => { $(
+        impl schemars::JsonSchema for $type {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                "Text".into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": ["string", "number", "boolean"] })
+            }
+        }
+    )+ };
+}
+
+schema!(text: Text, Secret);
+
 /// Decodes a single value by parsing its text.
-pub(in crate::config) fn scalar_from<T>(
+pub(crate) fn scalar_from<T>(
     node: &Node,
     context: &mut DecodeContext<'_>,
     what: &str,
     parse: impl FnOnce(&str) -> Result<T, ParseError>,
 ) -> Option<T> {
     let Some(text) = node.text() else {
-        context.expected(node, what);
+        context.type_error(node, what);
         return None;
     };
     parse(text)
-        .map_err(|mistake| context.complain(mistaken(node.span, mistake)))
+        .map_err(|error| context.report(Diagnostic::parse(node.span, error)))
         .ok()
 }
 
 /// A schema that lets a value come from the environment as well.
-pub(in crate::config) fn or_environment(value: Schema, generator: &mut SchemaGenerator) -> Schema {
+pub(crate) fn or_environment(value: Schema, generator: &mut SchemaGenerator) -> Schema {
     let environment = generator.subschema_for::<EnvValue>();
     json_schema!({ "anyOf": [value, environment] })
 }
 
-/// A value that comes from the environment; what it is there is not the schema's to know.
+/// A value that comes from the environment; its form there is not the schema's to know.
 struct EnvValue;
 
-impl JsonSchema for EnvValue {
-    fn schema_name() -> Cow<'static, str> {
-        "Environment".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "${NAME} from the environment, or ${NAME:-default}.",
-            "type": "string",
-            "pattern": r"\$\{[A-Z_][A-Z0-9_]*(:-[^}]*)?\}",
-        })
-    }
-}
-
-/// A mistake and where it was made.
-pub(in crate::config) fn mistaken(span: Span, mistake: ParseError) -> Diagnostic {
-    Diagnostic::new(span, mistake.sentence).hint(mistake.hint)
+schema! {
+    EnvValue = "Environment", |_generator| json_schema!({
+        "description": "${NAME} from the environment, or ${NAME:-default}.",
+        "type": "string",
+        "pattern": r"\$\{[A-Z_][A-Z0-9_]*(:-[^}]*)?\}",
+    });
 }
 
 /// Declares a type for values with a syntax of their own.
 macro_rules! scalar {
     (
         $(#[doc = $doc:literal])*
-        pub struct $name:ident($inner:ty);
+        $vis:vis struct $name:ident($inner:ty);
         $what:literal, $parse:expr, $schema:tt
     ) => {
         $(#[doc = $doc])*
         #[derive(Debug, Clone, PartialEq)]
-        pub struct $name(
-            /// What it means.
-            pub $inner,
+        $vis struct $name(
+            /// The value.
+            $vis $inner,
         );
 
         impl $crate::config::decode::Decode for $name {
@@ -180,15 +174,17 @@ macro_rules! scalar {
             }
         }
 
-        impl schemars::JsonSchema for $name {
-            fn schema_name() -> std::borrow::Cow<'static, str> {
-                stringify!($name).into()
+        impl $crate::config::decode::record::Setting<$inner> for $name {
+            fn plan(&self) -> $inner {
+                Clone::clone(&self.0)
             }
+        }
 
-            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        $crate::config::decode::value::schema! {
+            $name = stringify!($name), |generator| {
                 let value = schemars::json_schema!($schema);
                 $crate::config::decode::value::or_environment(value, generator)
-            }
+            };
         }
     };
 }
@@ -197,62 +193,115 @@ macro_rules! scalar {
 macro_rules! number {
     (
         $(#[doc = $doc:literal])*
-        pub struct $name:ident($inner:ty) = $what:literal, $least:literal..=$most:literal
+        $vis:vis struct $name:ident($inner:ty) = $what:literal, $least:literal..=$most:literal
     ) => {
         $crate::config::decode::value::scalar! {
             $(#[doc = $doc])*
-            pub struct $name($inner);
+            $vis struct $name($inner);
             $what,
             |text| {
                 let number = $crate::config::decode::units::whole(text, $what, $least, $most)?;
                 <$inner>::try_from(number)
-                    .map_err(|_| $crate::config::decode::units::ParseError::new(format!("`{text}` is too large")))
+                    .map_err(|_| $crate::config::report::ParseError::new(format!("`{text}` is too large")))
             },
             { "type": "integer", "minimum": $least, "maximum": $most }
         }
     };
 }
 
-/// Declares a type for one of several words.
+/// Declares a type for one of several words: an enum whose variants are these words, or a type for words that mean values
+/// of another.
 macro_rules! choice {
     (
+        $(#[$meta:meta])*
+        $vis:vis enum $name:ident as $schema:literal = $what:literal {
+            $( $(#[$variant_meta:meta])* $variant:ident = $word:literal $(| $alias:literal)*, )+
+        }
+        $( also { $( $other:literal => $same:ident, )+ } )?
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        $vis enum $name {
+            $( $(#[$variant_meta])* $variant, )+
+        }
+
+        impl $name {
+            const WORDS: &'static [(&'static str, Self)] = &[
+                $( ($word, Self::$variant), $( ($alias, Self::$variant), )* )+
+                $( $( ($other, Self::$same), )+ )?
+            ];
+        }
+
+        impl $crate::config::decode::Decode for $name {
+            fn decode(
+                node: &$crate::config::source::Node,
+                context: &mut $crate::config::decode::DecodeContext<'_>,
+            ) -> Option<Self> {
+                $crate::config::decode::value::scalar_from(node, context, $what, |text| {
+                    $crate::config::decode::value::one_of(text, $what, Self::WORDS)
+                })
+            }
+        }
+
+        impl $crate::config::decode::record::Setting<Self> for $name {
+            fn plan(&self) -> Self {
+                *self
+            }
+        }
+
+        $crate::config::decode::value::schema! {
+            $name = $schema, |generator| {
+                let words: Vec<_> = Self::WORDS.iter().map(|(word, _)| word).collect();
+                let value = schemars::json_schema!({ "enum": words });
+                $crate::config::decode::value::or_environment(value, generator)
+            };
+        }
+    };
+    (
         $(#[doc = $doc:literal])*
-        pub struct $name:ident($inner:ty) = $what:literal { $( $word:literal => $value:expr, )+ }
+        $vis:vis struct $name:ident($inner:ty) = $what:literal { $( $word:literal => $value:expr, )+ }
     ) => {
         $crate::config::decode::value::scalar! {
             $(#[doc = $doc])*
-            pub struct $name($inner);
+            $vis struct $name($inner);
             $what,
-            |text| match text {
-                $( $word => Ok($value), )+
-                _ => {
-                    let words = [$($word),+];
-                    let hint = $crate::config::report::hint(text, words)
-                        .unwrap_or_else(|| format!("expected one of {}", words.join(", ")));
-                    Err($crate::config::decode::units::ParseError::new(format!("`{text}` is not {}", $what)).help(hint))
-                }
-            },
+            |text| $crate::config::decode::value::one_of(text, $what, &[$( ($word, $value) ),+]),
             { "enum": [$($word),+] }
         }
     };
 }
 
+/// The value of a word.
+pub(crate) fn one_of<T: Clone>(
+    text: &str,
+    what: &str,
+    words: &[(&str, T)],
+) -> Result<T, ParseError> {
+    if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+        return Ok(value.clone());
+    }
+    let words = || words.iter().map(|(word, _)| *word);
+    let hint = report::hint(text, words())
+        .unwrap_or_else(|| format!("expected one of {}", words().collect::<Vec<_>>().join(", ")));
+    Err(ParseError::new(format!("`{text}` is not {what}")).help(hint))
+}
+
 /// A list; one of one may be written as the value itself.
 #[derive(Debug, Clone)]
-pub struct List<T>(pub Vec<Spanned<T>>);
+pub(crate) struct List<T>(pub(crate) Vec<Spanned<T>>);
 
 /// A mapping from names of the user's own.
 #[derive(Debug, Clone)]
-pub struct NamedMap<T> {
+pub(crate) struct NamedMap<T> {
     /// In the file's order.
-    pub entries: Vec<(Spanned<String>, Spanned<T>)>,
-    /// Names whose values could not be understood: who refers to one of them is not wrong for that.
-    pub broken: Vec<String>,
+    pub(crate) entries: Vec<(Spanned<String>, Spanned<T>)>,
+    /// Names whose values could not be understood: references to them are not reported.
+    pub(crate) broken: Vec<String>,
 }
 
 /// Something, or the word `off` for none of it.
 #[derive(Debug, Clone)]
-pub enum OrOff<T> {
+pub(crate) enum OrOff<T> {
     /// None of it.
     Off,
     /// Something.
@@ -261,12 +310,43 @@ pub enum OrOff<T> {
 
 /// A record that may be written as the value of its most important key alone.
 #[derive(Debug, Clone)]
-pub struct Shorthand<T>(pub T);
+pub(crate) struct Shorthand<T>(pub(crate) T);
 
 /// Which key that is.
-pub trait HasShorthand: Record {
+pub(crate) trait HasShorthand: Record {
     /// The key.
     const KEY: &'static str;
+}
+
+impl<T, const REQUIRED: bool> Field<List<T>, REQUIRED> {
+    /// The items given.
+    pub(crate) fn items(&self) -> &[Spanned<T>] {
+        self.value().map_or(&[], |list| &list.0)
+    }
+}
+
+impl<T, const REQUIRED: bool> Field<NamedMap<T>, REQUIRED> {
+    /// The names given and their values.
+    pub(crate) fn entries(&self) -> &[(Spanned<String>, Spanned<T>)] {
+        self.value().map_or(&[], |named| &named.entries)
+    }
+}
+
+impl<T, const REQUIRED: bool> Field<OrOff<T>, REQUIRED> {
+    /// The value, where one is given that is not `off`.
+    pub(crate) fn on(&self) -> Option<&T> {
+        match self.value()? {
+            OrOff::Off => None,
+            OrOff::On(value) => Some(value),
+        }
+    }
+}
+
+impl<T, const REQUIRED: bool> Field<Shorthand<T>, REQUIRED> {
+    /// The record, however it is written.
+    pub(crate) fn record(&self) -> Option<&T> {
+        self.value().map(|Shorthand(record)| record)
+    }
 }
 
 impl<T: Decode> Decode for List<T> {
@@ -277,7 +357,7 @@ impl<T: Decode> Decode for List<T> {
             let value = Spanned::decode(node, context)?;
             return Some(Self(vec![value]));
         };
-        // What could not be understood is left out; the others may have mistakes of their own to report.
+        // What could not be understood is left out; the others may have errors of their own.
         Some(Self(
             items
                 .iter()
@@ -293,7 +373,7 @@ impl<T: Decode> Decode for NamedMap<T> {
 
     fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
         let NodeKind::Mapping(pairs) = &node.kind else {
-            context.expected(node, "a mapping");
+            context.type_error(node, "a mapping");
             return None;
         };
         let mut named = Self {
@@ -335,19 +415,52 @@ impl<T: HasShorthand> Decode for Shorthand<T> {
         let NodeKind::Scalar(_) = &node.kind else {
             return context.record(node).map(Self);
         };
-        let key = Node {
-            span: node.span,
-            kind: NodeKind::Scalar(Scalar {
-                text: T::KEY.to_owned(),
-                quoted: false,
-                verbatim: None,
-            }),
-        };
+        let key = Node::scalar(T::KEY, node.span);
         let mut record = T::default();
-        context.brief = true;
+        context.shorthand = true;
         record.take(&key, node, context);
         record.finish(node.span, context);
         Some(Self(record))
+    }
+}
+
+impl<T: Setting<P>, P> Setting<Vec<P>> for List<T> {
+    fn plan(&self) -> Vec<P> {
+        self.0.iter().map(|item| item.value.plan()).collect()
+    }
+}
+
+impl<T: Setting<P>, P> Setting<Option<P>> for OrOff<T> {
+    fn plan(&self) -> Option<P> {
+        match self {
+            Self::Off => None,
+            Self::On(value) => Some(value.plan()),
+        }
+    }
+}
+
+impl<T: HasShorthand + Clone> Setting<Self> for Shorthand<T> {
+    fn plan(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl Setting<Option<Duration>> for Time {
+    fn plan(&self) -> Option<Duration> {
+        Some(self.0).filter(|time| !time.is_zero())
+    }
+}
+
+impl Setting<StatusCode> for RefusalStatus {
+    fn plan(&self) -> StatusCode {
+        // Numbers from 400 to 599 are statuses; the decoder knows no others.
+        StatusCode::from_u16(self.0).unwrap_or_default()
+    }
+}
+
+impl Setting<usize> for Size {
+    fn plan(&self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 }
 
@@ -421,7 +534,7 @@ impl<T: HasShorthand + JsonSchema> JsonSchema for Shorthand<T> {
 
 scalar! {
     /// A time.
-    pub struct Time(Duration);
+    pub(crate) struct Time(Duration);
     "a time such as `60s`", units::time,
     {
         "description": "A time: a number with ms, s, m, h, d, w, M or y behind it, or several as in 1h30m; seconds without.",
@@ -434,7 +547,7 @@ scalar! {
 
 scalar! {
     /// A size in bytes.
-    pub struct Size(u64);
+    pub(crate) struct Size(u64);
     "a size such as `10m`", units::size,
     {
         "description": "A size in bytes, or with k, m or g behind it.",
@@ -447,7 +560,7 @@ scalar! {
 
 scalar! {
     /// A rate.
-    pub struct Rate(algorithm::Rate);
+    pub(crate) struct Rate(algorithm::Rate);
     "a rate such as `10r/s`", units::rate,
     {
         "description": "A rate: 10r/s, 30r/m, r/h or r/d; up to three decimals.",
@@ -460,14 +573,11 @@ scalar! {
 
 scalar! {
     /// A rate, or none to speak of.
-    pub struct RateOrUnlimited(Option<algorithm::Rate>);
+    pub(crate) struct RateOrUnlimited(Option<algorithm::Rate>);
     "a rate such as `10r/s`, or `unlimited`",
     |text| match text {
         "unlimited" => Ok(None),
-        _ => units::rate(text).map(Some).map_err(|mistake| match report::hint(text, ["unlimited"]) {
-            Some(hint) => mistake.help(hint),
-            None => mistake,
-        }),
+        _ => units::rate(text).map(Some).map_err(|error| or_unlimited(text, error)),
     },
     {
         "description": "A rate as 10r/s, or unlimited.",
@@ -480,42 +590,50 @@ scalar! {
 
 scalar! {
     /// On or off.
-    pub struct Flag(bool);
+    pub(crate) struct Flag(bool);
     "`on` or `off`", units::flag,
     { "description": "true or false; on and off, yes and no mean the same.", "enum": [true, false, "on", "off", "yes", "no"] }
 }
 
 scalar! {
     /// How many event loops; `None` for one per core.
-    pub struct Workers(Option<usize>);
+    pub(crate) struct Workers(Option<usize>);
     "a number of workers or `auto`",
     |text| match text {
         "auto" => Ok(None),
         _ => units::whole(text, "a number of workers", 1, 1024)
             .map(|number| usize::try_from(number).ok())
-            .map_err(|mistake| mistake.help("expected `auto` or a number up to 1024")),
+            .map_err(|error| error.help("expected `auto` or a number up to 1024")),
     },
     { "anyOf": [{ "const": "auto" }, { "type": "integer", "minimum": 1, "maximum": 1024 }] }
 }
 
 scalar! {
     /// Where to listen.
-    pub struct ListenAddress(ListenText);
+    pub(crate) struct ListenAddress(ListenText);
     "an address to listen on", listen_text,
     { "description": "8080, 127.0.0.1:8080, *:8080, [::1]:8080 or unix:/run/weir.sock; behind it may stand ssl, http2 and default_server.", "type": ["string", "integer"] }
 }
 
 /// An address and the words nginx writes behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListenText {
+pub(crate) struct ListenText {
     /// Where.
-    pub address: plan::SocketAddress,
+    pub(crate) address: units::SocketAddress,
     /// `ssl`
-    pub ssl: bool,
+    pub(crate) ssl: bool,
     /// `http2`
-    pub http2: bool,
+    pub(crate) http2: bool,
     /// `default_server`
-    pub default_server: bool,
+    pub(crate) default_server: bool,
+}
+
+/// The error of a text that might have been `unlimited`.
+pub(crate) fn or_unlimited(text: &str, error: ParseError) -> ParseError {
+    match report::hint(text, ["unlimited"]) {
+        Some(hint) => error.help(hint),
+        None => error,
+    }
 }
 
 fn listen_text(text: &str) -> Result<ListenText, ParseError> {
@@ -532,11 +650,9 @@ fn listen_text(text: &str) -> Result<ListenText, ParseError> {
             "http2" => listen.http2 = true,
             "default_server" => listen.default_server = true,
             _ => {
-                let hint =
-                    report::hint(word, ["ssl", "http2", "default_server"]).unwrap_or_else(|| {
-                        "`ssl`, `http2` and `default_server` may stand there".into()
-                    });
-                let sentence = format!("`{word}` cannot stand behind an address to listen on");
+                let hint = report::hint(word, ["ssl", "http2", "default_server"])
+                    .unwrap_or_else(|| "expected `ssl`, `http2` or `default_server`".into());
+                let sentence = format!("`{word}` cannot follow an address to listen on");
                 return Err(ParseError::new(sentence).help(hint));
             }
         }
@@ -546,123 +662,91 @@ fn listen_text(text: &str) -> Result<ListenText, ParseError> {
 
 scalar! {
     /// Where the admin listener listens.
-    pub struct AdminAddress(SocketAddr);
+    pub(crate) struct AdminAddress(SocketAddr);
     "an address to listen on",
-    // A port alone is one on loopback here: nobody should open the admin listener to the world by brevity.
+    // A port alone is one on loopback here: a short form must not open the admin listener to the world.
     |text| match units::listen(text, Ipv4Addr::LOCALHOST)? {
-        plan::SocketAddress::Tcp(address) => Ok(address),
-        plan::SocketAddress::Unix(_) => Err(ParseError::new("the admin listener cannot be a unix socket")),
+        units::SocketAddress::Tcp(address) => Ok(address),
+        units::SocketAddress::Unix(_) => Err(ParseError::new("the admin listener cannot be a unix socket")),
     },
     { "description": "127.0.0.1:9900, or a port on loopback.", "type": ["string", "integer"] }
 }
 
 number! {
     /// The status of a refusal.
-    pub struct RefusalStatus(u16) = "a status for refusals", 400..=599
+    pub(crate) struct RefusalStatus(u16) = "a status for refusals", 400..=599
 }
 
 number! {
     /// How far a key may go above its rate.
-    pub struct Burst(u32) = "a number of requests", 0..=100_000_000
+    pub(crate) struct Burst(u32) = "a number of requests", 0..=100_000_000
 }
 
 number! {
     /// How many requests at once.
-    pub struct ConnLimit(u32) = "a number of connections", 1..=65_535
+    pub(crate) struct ConnLimit(u32) = "a number of connections", 1..=65_535
 }
 
 number! {
     /// How many may wait for one key.
-    pub struct QueueSize(u32) = "a number of waiting requests", 1..=1_000_000
+    pub(crate) struct QueueSize(u32) = "a number of waiting requests", 1..=1_000_000
 }
 
 number! {
     /// How much of an IPv6 address tells clients apart.
-    pub struct Ipv6Prefix(u8) = "the length of an IPv6 prefix", 1..=128
+    pub(crate) struct Ipv6Prefix(u8) = "the length of an IPv6 prefix", 1..=128
 }
 
 number! {
     /// A server's share.
-    pub struct Weight(u32) = "a weight", 1..=65_535
+    pub(crate) struct Weight(u32) = "a weight", 1..=65_535
 }
 
 number! {
     /// How many failures.
-    pub struct Failures(u32) = "a number of failures", 0..=1_000_000
+    pub(crate) struct Failures(u32) = "a number of failures", 0..=1_000_000
 }
 
 number! {
     /// How many servers may be tried; 0 for each once.
-    pub struct Tries(u32) = "a number of tries", 0..=1_000_000
+    pub(crate) struct Tries(u32) = "a number of tries", 0..=1_000_000
 }
 
 number! {
     /// How many requests.
-    pub struct RequestCount(u64) = "a number of requests", 1..=1_000_000_000
+    pub(crate) struct RequestCount(u64) = "a number of requests", 1..=1_000_000_000
 }
 
 number! {
     /// How many streams at once.
-    pub struct Streams(u32) = "a number of streams", 1..=65_535
+    pub(crate) struct Streams(u32) = "a number of streams", 1..=65_535
 }
 
 number! {
     /// How many header fields.
-    pub struct HeaderCount(usize) = "a number of headers", 1..=10_000
+    pub(crate) struct HeaderCount(usize) = "a number of headers", 1..=10_000
 }
 
 number! {
     /// Idle connections.
-    pub struct Idle(usize) = "a number of connections", 0..=1_000_000
+    pub(crate) struct Idle(usize) = "a number of connections", 0..=1_000_000
 }
 
 choice! {
-    /// What to do with a request that gives a part of its key more than once.
-    pub struct OnAmbiguousKey(limits::OnAmbiguousKey) = "something to do with an ambiguous key" {
-        "refuse" => limits::OnAmbiguousKey::Refuse,
-        "join" => limits::OnAmbiguousKey::Join,
-    }
-}
-
-choice! {
-    /// What upstreams are spoken to in.
-    pub struct HttpVersion(location::HttpVersion) = "a version of HTTP" {
-        "1.1" => location::HttpVersion::One,
-        "2" => location::HttpVersion::Two,
-        "2.0" => location::HttpVersion::Two,
-    }
-}
-
-choice! {
-    /// At which level refusals are logged.
-    pub struct LogLevel(limits::LogLevel) = "a log level" {
-        "info" => limits::LogLevel::Info,
-        "notice" => limits::LogLevel::Notice,
-        "warn" => limits::LogLevel::Warn,
-        "error" => limits::LogLevel::Error,
-    }
-}
-
-choice! {
-    /// Which header fields tell clients of their limits.
-    pub struct HeaderForm(limits::HeaderForm) = "a kind of headers" {
-        "ietf" => limits::HeaderForm::Ietf,
-        "legacy" => limits::HeaderForm::Legacy,
-        "off" => limits::HeaderForm::Off,
-    }
-}
-
-choice! {
-    /// Which responses carry them.
-    pub struct HeaderScope(limits::HeaderScope) = "a kind of responses" {
-        "all" => limits::HeaderScope::All,
-        "refused" => limits::HeaderScope::Refused,
+    /// The version of HTTP that is spoken to upstreams.
+    #[derive(Default)]
+    pub enum HttpVersion as "HttpVersion" = "a version of HTTP" {
+        /// HTTP/1.1
+        #[default]
+        One = "1.1",
+        /// HTTP/2
+        Two = "2" | "2.0",
     }
 }
 
 choice! {
     /// The least severe level that is logged.
-    pub struct ErrorLogLevel(tracing::Level) = "a log level" {
+    pub(crate) struct ErrorLogLevel(tracing::Level) = "a log level" {
         "error" => tracing::Level::ERROR,
         "warn" => tracing::Level::WARN,
         "info" => tracing::Level::INFO,
@@ -670,6 +754,16 @@ choice! {
     }
 }
 
-pub(in crate::config) use choice;
-pub(in crate::config) use number;
-pub(in crate::config) use scalar;
+/// A time that must not be zero.
+pub(crate) fn nonzero(time: &Time, default: &str) -> Result<(), ParseError> {
+    match time.0.is_zero() {
+        true => Err(ParseError::new("a timeout must be longer than 0")
+            .help(format!("the default is {default}"))),
+        false => Ok(()),
+    }
+}
+
+pub(crate) use choice;
+pub(crate) use number;
+pub(crate) use scalar;
+pub(crate) use schema;

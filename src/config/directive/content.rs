@@ -1,60 +1,55 @@
-//! What is answered when the answer proper is not to be had.
-//!
-//! `fallback`, and the groups that are degraded together.
-//!
-//! `return`: answers without an upstream.
+//! Responses without the upstream: `return`, and the parts of `fallback` that are such responses; `degrade_groups`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 
-use super::location::{
-    Content, HttpVersion, LocationConf, ProxyPass, Return, ReturnBody, SettingLevels,
-};
-use super::refusal::{BodyFormat, RefusalBody};
-use super::{server, settings};
-use crate::config::compile::{Compiler, PathRule, Resolved};
-use crate::config::decode::value::{OrOff, Text, mistaken};
-use crate::config::decode::{Spanned, units};
-use crate::config::report;
+use super::refusal::{BodyFormat, RefusalBody, check_content_type};
+use crate::config::compile::{Compiler, Resolved};
+use crate::config::decode::value::{NamedMap, Text};
+use crate::config::decode::{Field, Spanned, units};
+use crate::config::report::{self, ParseError, Report};
 use crate::config::source::Span;
 use crate::config::template::{Template, TemplatePhase, Variable};
 
 pub(crate) mod raw {
-    //! `fallback` and `degrade_groups`: what is answered when the answer proper is not to be had.
-    use crate::config::decode::Field;
+    //! `return`, `fallback` and `degrade_groups` as the user writes them.
+    use std::time::Duration;
+
+    use schemars::json_schema;
+
     use crate::config::decode::record::record;
-    use crate::config::decode::units::ParseError;
-    use crate::config::decode::value::{Flag, HasShorthand, List, Shorthand, Text, Time, scalar};
+    use crate::config::decode::value::{
+        Flag, HasShorthand, List, Shorthand, Text, Time, nonzero, one_of, scalar, schema,
+    };
+    use crate::config::decode::{Decode, DecodeContext, Field};
     use crate::config::directive::content;
-    use crate::config::directive::server::raw::Return;
-    use crate::config::report;
+    use crate::config::source::{Node, NodeKind};
 
     record! {
-        /// What is answered when the answer proper is not to be had; of several ways the first that leads somewhere is gone.
-        pub struct Fallback {
-            /// When: open, no_server, timeout, error, limited, or statuses of 400 to 599. Default: open, no_server, timeout, error, 500, 502, 503, 504.
-            on: Field<List<Text>>,
-            /// First: another upstream, written as for a location. Only for what may be sent again.
+        /// What is sent when the upstream's response is not available; of several kinds the first that is available.
+        pub(crate) struct Fallback {
+            /// When: open, no_server, timeout, error, limited, or statuses of 400 to 599.
+            on: Field<List<Text>> = "open, no_server, timeout, error, 500, 502, 503, 504" => Vec<Box<str>>,
+            /// First: another upstream, written as for a location. Only for requests that may be sent again.
             proxy_pass: Field<Text>,
             /// Second: the last good response, no older than this time, of those that HTTP allows a shared cache to keep; or a mapping.
             stale: Field<Shorthand<Stale>>,
-            /// Third: always the same answer.
+            /// Third: a fixed response.
             r#return: Field<Return>,
         }
         instead fixed;
     }
 
     record! {
-        /// Which last good responses are given again.
-        pub struct Stale {
-            /// Those no older than this. Default: 10m.
-            max_age: Field<Time>,
-            /// What tells requests apart besides virtual server, scheme, host and target: a text with variables.
+        /// Which last good responses are sent again.
+        pub(crate) struct Stale {
+            /// The greatest age of a response.
+            max_age: Field<Time> = "10m" => Duration; if nonzero,
+            /// Distinguishes requests in addition to virtual server, scheme, host and target: a template.
             key: Field<Text>,
-            /// Responses to requests with credentials are kept, too, each for requests with the same `key`. Default: false.
-            private: Field<Flag>,
+            /// Responses to requests with credentials are kept, too, each for requests with the same `key`.
+            private: Field<Flag> = "false" => bool,
         }
     }
 
@@ -62,90 +57,124 @@ pub(crate) mod raw {
         const KEY: &'static str = "max_age";
     }
 
-    /// What reads like a `return` is meant as one.
+    /// A text that reads like a `return` is meant as one.
     fn fixed(text: &str) -> Option<String> {
-        let answers = text.starts_with(|first: char| first.is_ascii_digit());
-        answers.then(|| format!("write `{{ return: \"{text}\" }}`"))
+        let is_status = text.starts_with(|first: char| first.is_ascii_digit());
+        is_status.then(|| format!("write `{{ return: \"{text}\" }}`"))
     }
 
     scalar! {
         /// Whether a group is degraded.
-        pub struct DegradeMode(content::DegradeMode);
+        pub(crate) struct DegradeMode(content::DegradeMode);
         "`auto`, `on` or `off`",
         // Both are also flags of YAML's older dialect.
-        |text| match text {
-            "auto" => Ok(content::DegradeMode::Auto),
-            "on" | "true" | "yes" => Ok(content::DegradeMode::On),
-            "off" | "false" | "no" => Ok(content::DegradeMode::Off),
-            _ => {
-                let words = ["auto", "on", "off"];
-                let hint = report::hint(text, words).unwrap_or_else(|| "expected `auto`, `on` or `off`".to_owned());
-                Err(ParseError::new(format!("`{text}` is no way to degrade")).help(hint))
-            }
+        |text| {
+            let text = match text {
+                "true" | "yes" => "on",
+                "false" | "no" => "off",
+                text => text,
+            };
+            let modes = [content::DegradeMode::Auto, content::DegradeMode::On, content::DegradeMode::Off];
+            one_of(text, "a degrade mode", &modes.map(|mode| (mode.as_str(), mode)))
         },
         { "enum": ["auto", "on", "off", true, false] }
     }
+
+    /// `return`, as nginx writes it or in parts.
+    #[derive(Debug, Clone)]
+    pub(crate) enum Return {
+        /// In parts.
+        Parts(Box<ReturnParts>),
+        /// `204`, `200 text`, `301 https://…` or `https://…`.
+        Text(Text),
+    }
+
+    record! {
+        /// A response without an upstream.
+        pub(crate) struct ReturnParts {
+            /// Its status; 444 closes the connection without a response. Default: 302 with `url`, else 200.
+            status: Field<Text>,
+            /// Its text. Default: a page about the status.
+            body: Field<Text>,
+            /// The type of the text.
+            content_type: Field<Text> = "text/plain" => Box<str>,
+            /// Where a redirect leads.
+            url: Field<Text>,
+            /// The same as `url`.
+            location: Field<Text>,
+        }
+    }
+
+    impl Decode for Return {
+        fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
+            match node.kind {
+                NodeKind::Mapping(_) => context
+                    .record(node)
+                    .map(|parts| Self::Parts(Box::new(parts))),
+                NodeKind::Scalar(_) => Text::decode(node, context).map(Self::Text),
+                NodeKind::Null | NodeKind::Sequence(_) | NodeKind::Unset => {
+                    let what = "a status, or a mapping with `status` and `body` or `url`";
+                    context.type_error(node, what);
+                    None
+                }
+            }
+        }
+    }
+
+    schema! {
+        Return = "Return", |generator| {
+            let parts = generator.subschema_for::<ReturnParts>();
+            json_schema!({ "anyOf": [{ "type": ["integer", "string"] }, parts] })
+        };
+    }
 }
 
-/// `fallback`: the ways are gone in this order, as far as they are given.
-#[derive(Debug, Clone)]
-pub struct Fallback {
-    /// `on`: when.
-    pub on: FallbackTriggers,
-    /// `proxy_pass`: somebody else is asked.
-    pub proxy_pass: Option<Arc<ProxyPass>>,
-    /// `stale`: the last good answer.
-    pub stale: Option<Stale>,
-    /// `return`: always the same.
-    pub answer: Option<Return>,
-}
-
-/// Which last good answers are given again.
+/// Which last good responses are sent again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stale {
     /// Those no older than this.
     pub max_age: Duration,
-    /// What tells requests apart besides server, scheme, host and target.
+    /// Distinguishes requests in addition to server, scheme, host and target.
     pub key: Option<Template>,
-    /// Whether answers for one client are kept, too, for that client.
+    /// Whether responses to one client are kept, too, for that client.
     pub private: bool,
 }
 
 /// When a fallback is used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FallbackTriggers {
-    /// `error`: no connection, or it broke, or what came was no answer.
+    /// `error`: no connection, or it broke, or the response was invalid.
     pub error: bool,
     /// `limited`: a limit refused.
     pub limited: bool,
-    /// `no_server`: no server could be asked.
+    /// `no_server`: no server was available.
     pub no_server: bool,
-    /// `open`: a breaker is.
+    /// `open`: a breaker is open.
     pub open: bool,
     /// `timeout`
     pub timeout: bool,
-    /// These answers.
+    /// Responses with these statuses.
     pub statuses: Vec<StatusCode>,
 }
 
-/// One of `degrade_groups`; [`LocationConf::degrade_group`](super::location::LocationConf::degrade_group) is an index.
+/// One of `degrade_groups`.
 #[derive(Debug, Clone)]
 pub struct DegradeGroup {
     /// Its name.
     pub name: Box<str>,
-    /// What holds until somebody says otherwise.
+    /// Its mode, until the API changes it.
     pub mode: DegradeMode,
 }
 
-/// Whether what is not essential is left out.
+/// Whether a group of locations is degraded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DegradeMode {
-    /// Where there is a reason to.
+    /// Fallbacks are used where there is a reason to.
     #[default]
     Auto,
-    /// Never: what goes wrong is seen to go wrong.
+    /// Fallbacks are never used: clients see the errors.
     Off,
-    /// Always: nobody is asked.
+    /// Fallbacks are always used: the upstream gets no requests.
     On,
 }
 
@@ -161,352 +190,259 @@ impl DegradeMode {
     }
 }
 
-/// What may stand in `on` besides statuses.
-const OCCASIONS: [&str; 5] = ["open", "no_server", "timeout", "error", "limited"];
+/// `return`
+#[derive(Debug, Clone)]
+pub struct Return {
+    /// The status; 444 closes without a response.
+    pub status: u16,
+    /// The body.
+    pub body: ReturnBody,
+}
 
-impl Compiler<'_> {
-    /// `degrade_groups`, in the file's order.
-    pub(in crate::config) fn degrade_groups(&self) -> Vec<DegradeGroup> {
-        let named = self.config.degrade_groups.value();
-        let entries = named.map_or(&[][..], |named| &named.entries);
-        entries
-            .iter()
-            .map(|(name, mode)| DegradeGroup {
-                name: name.value.as_str().into(),
-                mode: mode.value.0,
-            })
-            .collect()
-    }
+/// The body of a `return`.
+#[derive(Debug, Clone)]
+pub enum ReturnBody {
+    /// A redirect to this address.
+    Location(Template),
+    /// weir's own page for the status.
+    Page,
+    /// This text.
+    Text {
+        /// The text.
+        text: RefusalBody,
+        /// Its `Content-Type`.
+        content_type: Box<str>,
+    },
+}
 
-    /// `stale_size`
-    pub(in crate::config) fn stale_size(&mut self) -> usize {
-        let Some(given) = self.config.stale_size.get() else {
-            return 32 << 20;
-        };
-        if given.value.0 < LEAST_STALE {
-            self.complain_with(
-                given.span,
-                "too little to keep answers in",
-                "the least is 64k",
-            );
+/// The words of `on`; statuses may stand beside them.
+const TRIGGERS: [&str; 5] = ["open", "no_server", "timeout", "error", "limited"];
+
+/// The statuses of redirects.
+const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
+
+/// Closes the connection without a response, as nginx's.
+const CLOSE: u16 = 444;
+
+/// `degrade_groups`, in the file's order.
+pub(crate) fn degrade_groups(named: &Field<NamedMap<raw::DegradeMode>>) -> Vec<DegradeGroup> {
+    let groups = named.entries().iter().map(|(name, mode)| DegradeGroup {
+        name: name.value.as_str().into(),
+        mode: mode.value.0,
+    });
+    groups.collect()
+}
+
+/// The group a location belongs to.
+pub(crate) fn degrade_group(given: &Field<Text>, compiler: &mut Compiler<'_>) -> Option<usize> {
+    let given = given.get()?;
+    let name = given.value.text.as_str();
+    match compiler.degrade_groups.find(name) {
+        Resolved::At(index) => Some(index),
+        Resolved::Broken => None,
+        Resolved::Nowhere => {
+            let hint = report::hint(name, compiler.degrade_groups.all())
+                .unwrap_or_else(|| format!("define it: `degrade_groups: {{ {name}: auto }}`"));
+            let sentence = format!("unknown group `{name}`");
+            compiler.report.error_with(given.span, sentence, hint);
+            None
         }
-        usize::try_from(given.value.0).unwrap_or(usize::MAX)
     }
+}
 
-    /// The group a location belongs to.
-    pub(in crate::config) fn degrade_group(&mut self, levels: SettingLevels<'_>) -> Option<usize> {
-        let given = levels.find(|settings| &settings.proxy.degrade_group)?;
-        let name = given.value.text.as_str();
-        match self.degraded.find(name) {
-            Resolved::At(index) => Some(index),
-            Resolved::Broken => None,
-            Resolved::Nowhere => {
-                let hint = report::hint(name, self.degraded.all())
-                    .unwrap_or_else(|| format!("define it: `degrade_groups: {{ {name}: auto }}`"));
-                self.complain_with(given.span, format!("unknown group `{name}`"), hint);
-                None
-            }
-        }
-    }
-
-    /// The fallback of a location under this path.
-    pub(in crate::config) fn fallback(
-        &mut self,
-        levels: SettingLevels<'_>,
-        path: Option<&PathRule>,
-    ) -> Option<Box<Fallback>> {
-        let given = levels.find(|settings| &settings.proxy.fallback)?;
-        let OrOff::On(fallback) = &given.value else {
-            return None;
-        };
-        let proxy_pass = fallback
-            .proxy_pass
-            .get()
-            .and_then(|pass| self.proxy_pass(pass, HttpVersion::One, path, levels));
-        let answer = fallback.r#return.get().and_then(|it| self.answer(it));
-        let ways = [
-            fallback.proxy_pass.key(),
-            fallback.stale.key(),
-            fallback.r#return.key(),
-        ];
-        if ways.iter().all(Option::is_none) {
-            let hint = "give one or more of `proxy_pass`, `stale` and `return`";
-            self.complain_with(given.span, "a fallback to nothing", hint);
-        }
-        let stale = fallback.stale.get();
-        let stale = stale.map(|given| self.stale(&given.value.0));
-        Some(Box::new(Fallback {
-            on: self.occasions(fallback),
-            proxy_pass: proxy_pass.map(Arc::new),
-            stale,
-            answer,
-        }))
-    }
-
-    /// Which last good answers are given again.
-    fn stale(&mut self, given: &raw::Stale) -> Stale {
+impl Stale {
+    /// `stale`
+    pub(crate) fn compile(given: &raw::Stale, compiler: &mut Compiler<'_>) -> Self {
         let key = given.key.get();
-        let template = key.map(|key| self.template(key, TemplatePhase::Before));
+        let template = key.map(|key| Template::compile(key, TemplatePhase::Before, compiler));
         let private = given.private.get().filter(|private| private.value.0);
         if let Some(private) = private {
-            let secret = "a variable that only one client knows the value of, such as `$http_authorization`, \
+            let secret = "a variable whose value only one client knows, such as `$http_authorization`, \
                           `$cookie_session` or `$ssl_client_fingerprint`";
             match (key, &template) {
-                (None, _) | (_, None) => {
+                (Some(key), Some(template)) => {
+                    if !template.variables().any(Variable::is_secret) {
+                        let sentence = "this `key` does not distinguish clients";
+                        let hint = format!("add {secret}");
+                        compiler.report.error_with(key.span, sentence, hint);
+                    }
+                }
+                _ => {
                     let sentence = "`private: true` without a `key` would show one client's responses to others";
-                    self.complain_with(
-                        private.span,
-                        sentence,
-                        format!("add a `key` with {secret}"),
-                    );
+                    let hint = format!("add a `key` with {secret}");
+                    compiler.report.error_with(private.span, sentence, hint);
                 }
-                (Some(key), Some(template)) if !template.variables().any(Variable::is_secret) => {
-                    let sentence = "this `key` does not tell one client from another";
-                    self.complain_with(key.span, sentence, format!("add {secret}"));
-                }
-                _ => {}
             }
         }
-        Stale {
-            max_age: self.some_time(given.max_age.get(), 600),
+        Self {
+            max_age: given.max_age(),
             key: template,
-            private: private.is_some(),
+            private: given.private(),
         }
     }
+}
 
-    /// Warns of what a location says of requests that it sends on, where it sends none.
-    pub(in crate::config) fn warn_of_nothing_sent(
-        &mut self,
-        own: &settings::raw::Settings,
-        conf: &LocationConf,
-    ) {
-        let Content::Return(answer) = &conf.action else {
-            return;
-        };
-        let hint = "requests are answered here; it is for those that `proxy_pass` sends on";
-        if let Some(key) = own.proxy.breaker.key().filter(|_| conf.breaker.is_some()) {
-            self.warn(key, "this `breaker` has nothing to count", hint);
-        }
-        let limited = !conf.limit_req.is_empty() || !conf.limit_conn.is_empty();
-        let used = |fallback: &Fallback| {
-            let mut statuses = fallback.on.statuses.iter();
-            conf.degrade_group.is_some()
-                || (fallback.on.limited && limited)
-                || statuses.any(|status| status.as_u16() == answer.status)
-        };
-        if let (Some(key), Some(fallback)) = (own.proxy.fallback.key(), conf.fallback.as_deref())
-            && !used(fallback)
-        {
-            self.warn(key, "there is no reason to use this `fallback`", hint);
-        }
-    }
-
-    fn occasions(&mut self, given: &raw::Fallback) -> FallbackTriggers {
-        let Some(list) = given.on.value() else {
-            return FallbackTriggers {
-                error: true,
-                limited: false,
-                no_server: true,
-                open: true,
-                timeout: true,
-                statuses: FAILURES.to_vec(),
-            };
-        };
-        let mut on = FallbackTriggers::default();
-        for Spanned { value, span } in &list.0 {
-            match value.text.as_str() {
+impl FallbackTriggers {
+    /// `on` of a `fallback`
+    pub(crate) fn compile(given: &raw::Fallback, report: &mut Report) -> Self {
+        let mut on = Self::default();
+        for (index, word) in given.on().iter().enumerate() {
+            match &**word {
                 "error" => on.error = true,
                 "limited" => on.limited = true,
                 "no_server" => on.no_server = true,
                 "open" => on.open = true,
                 "timeout" => on.timeout = true,
-                _ => on.statuses.extend(self.listed_status(value, *span)),
+                text => {
+                    // The words of the default stand in no file, and are right.
+                    let span = given
+                        .on
+                        .items()
+                        .get(index)
+                        .map_or(Span::NOWHERE, |it| it.span);
+                    let status = report.parsed(span, trigger_status(text));
+                    on.statuses.extend(status);
+                }
             }
         }
         on
     }
-
-    fn listed_status(&mut self, given: &Text, span: Span) -> Option<StatusCode> {
-        let text = given.text.as_str();
-        let text = text.strip_prefix("http_").unwrap_or(text);
-        if !text.starts_with(|first: char| first.is_ascii_digit()) {
-            let hint = report::hint(text, OCCASIONS).unwrap_or_else(|| {
-                format!("expected some of {}, or statuses", OCCASIONS.join(", "))
-            });
-            self.complain_with(span, format!("`{text}` is no reason for a fallback"), hint);
-            return None;
-        }
-        let status = units::whole(text, "a status", 400, 599)
-            .map_err(|mistake| self.report.add(mistaken(span, mistake)))
-            .ok()?;
-        StatusCode::from_u16(u16::try_from(status).ok()?).ok()
-    }
 }
 
-/// Less than this holds no answer worth keeping.
-const LEAST_STALE: u64 = 64 << 10;
+fn trigger_status(text: &str) -> Result<StatusCode, ParseError> {
+    let text = text.strip_prefix("http_").unwrap_or(text);
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        let hint = report::hint(text, TRIGGERS)
+            .unwrap_or_else(|| format!("expected some of {}, or statuses", TRIGGERS.join(", ")));
+        return Err(ParseError::new(format!("`{text}` is not a trigger of fallbacks")).help(hint));
+    }
+    let status = units::whole(text, "a status", 400, 599)?;
+    let status = u16::try_from(status)
+        .ok()
+        .and_then(|it| StatusCode::from_u16(it).ok());
+    Ok(status.unwrap_or_default())
+}
 
-/// Answers that nobody is helped by.
-const FAILURES: [StatusCode; 4] = [
-    StatusCode::INTERNAL_SERVER_ERROR,
-    StatusCode::BAD_GATEWAY,
-    StatusCode::SERVICE_UNAVAILABLE,
-    StatusCode::GATEWAY_TIMEOUT,
-];
-
-/// Statuses that lead elsewhere.
-const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
-
-/// Closes the connection without an answer, as nginx's.
-const CLOSE: u16 = 444;
-
-impl Compiler<'_> {
+impl Return {
     /// A `return`.
-    pub(in crate::config) fn answer(
-        &mut self,
-        given: &Spanned<server::raw::Return>,
-    ) -> Option<Return> {
+    pub(crate) fn compile(
+        given: &Spanned<raw::Return>,
+        compiler: &mut Compiler<'_>,
+    ) -> Option<Self> {
         match &given.value {
-            server::raw::Return::Parts(parts) => self.answer_in_parts(parts, given.span),
-            server::raw::Return::Text(text) => self.answer_in_words(text, given.span),
+            raw::Return::Parts(parts) => Self::from_parts(parts, given.span, compiler),
+            raw::Return::Text(text) => Self::from_text(text, given.span, compiler),
         }
     }
 
-    /// nginx's way: `204`, `200 text`, `301 https://…` or `https://…` alone.
-    fn answer_in_words(&mut self, text: &Text, span: Span) -> Option<Return> {
+    /// nginx's form: `204`, `200 text`, `301 https://…` or `https://…` alone.
+    fn from_text(text: &Text, span: Span, compiler: &mut Compiler<'_>) -> Option<Self> {
         let whole = text.text.trim();
-        if ["http://", "https://", "$scheme"]
-            .iter()
-            .any(|start| whole.starts_with(start))
-        {
-            let url = Spanned {
-                value: text.clone(),
-                span,
-            };
-            return Some(Return {
+        let is_url = |start: &&str| whole.starts_with(start);
+        if ["http://", "https://", "$scheme"].iter().any(is_url) {
+            let value = text.clone();
+            let url = Template::compile_header(&Spanned { value, span }, compiler);
+            return Some(Self {
                 status: 302,
-                body: ReturnBody::Location(self.header_value(&url)),
+                body: ReturnBody::Location(url),
             });
         }
         let (status, rest) = whole.split_once(' ').unwrap_or((whole, ""));
-        let status = self.status(status, span)?;
+        let status = return_status(status, span, compiler.report)?;
         let rest = Spanned {
             value: text.tail(rest.trim_start()),
             span,
         };
-        let body = if rest.value.text.is_empty() {
-            None
-        } else {
-            Some(&rest)
+        let rest = Some(&rest).filter(|rest| !rest.value.text.is_empty());
+        let is_redirect = REDIRECTS.contains(&status);
+        let parts = ReturnFields {
+            body: rest.filter(|_| !is_redirect),
+            url: rest.filter(|_| is_redirect),
         };
-        if REDIRECTS.contains(&status) {
-            self.assemble(status, None, body, None, span)
-        } else {
-            self.assemble(status, body, None, None, span)
-        }
+        let content_type = raw::ReturnParts::default().content_type();
+        Self::new(status, parts, content_type, span, compiler)
     }
 
-    fn answer_in_parts(&mut self, parts: &server::raw::ReturnParts, span: Span) -> Option<Return> {
-        let url = parts.url.get().or_else(|| parts.location.get());
-        if let (Some(_), Some(second)) = (parts.url.get(), parts.location.get()) {
-            self.complain(
-                second.span,
-                "`url` and `location` mean the same; give one of them",
-            );
+    fn from_parts(
+        given: &raw::ReturnParts,
+        span: Span,
+        compiler: &mut Compiler<'_>,
+    ) -> Option<Self> {
+        let report = &mut *compiler.report;
+        let parts = ReturnFields {
+            body: given.body.get(),
+            url: given.url.get().or_else(|| given.location.get()),
+        };
+        if let (Some(_), Some(second)) = (given.url.get(), given.location.get()) {
+            let sentence = "`url` and `location` mean the same; give one of them";
+            report.error(second.span, sentence);
         }
-        let status = match parts.status.get() {
-            Some(status) => self.status(&status.value.text, status.span)?,
-            None if url.is_some() => 302,
+        let status = match given.status.get() {
+            Some(status) => return_status(&status.value.text, status.span, report)?,
+            None if parts.url.is_some() => 302,
             None => 200,
         };
-        self.assemble(
-            status,
-            parts.body.get(),
-            url,
-            parts.content_type.get(),
-            span,
-        )
+        if let Some(content_type) = given.content_type.get() {
+            check_content_type(content_type, parts.body.is_some(), report);
+        }
+        Self::new(status, parts, given.content_type(), span, compiler)
     }
 
-    fn assemble(
-        &mut self,
+    fn new(
         status: u16,
-        body: Option<&Spanned<Text>>,
-        url: Option<&Spanned<Text>>,
-        content_type: Option<&Spanned<Text>>,
+        ReturnFields { body, url }: ReturnFields<'_>,
+        content_type: Box<str>,
         span: Span,
-    ) -> Option<Return> {
-        let content_type = self.content_type(content_type, body.is_some());
+        compiler: &mut Compiler<'_>,
+    ) -> Option<Self> {
+        let is_redirect = REDIRECTS.contains(&status);
+        let report = &mut *compiler.report;
         let body = match (body, url) {
             (Some(body), Some(_)) => {
-                self.complain(body.span, "a redirect has no `body`");
+                report.error(body.span, "a redirect has no `body`");
                 return None;
             }
-            (None, Some(url)) if !REDIRECTS.contains(&status) => {
-                let sentence = format!("a redirect with status {status}");
-                self.complain_with(
+            (None, Some(url)) if !is_redirect => {
+                let sentence = format!("{status} is not the status of a redirect");
+                report.error_with(
                     url.span,
                     sentence,
                     "expected one of 301, 302, 303, 307, 308",
                 );
                 return None;
             }
-            (None, Some(url)) => ReturnBody::Location(self.header_value(url)),
-            (_, None) if REDIRECTS.contains(&status) => {
-                let sentence = format!("a return with status {status} leads nowhere");
-                self.complain_with(
-                    span,
-                    sentence,
-                    "say where to: `{ status: 301, url: \"https://$host$request_uri\" }`",
-                );
+            (None, Some(url)) => ReturnBody::Location(Template::compile_header(url, compiler)),
+            (_, None) if is_redirect => {
+                let sentence = format!("a redirect with status {status} needs a `url`");
+                let hint = "write `{ status: 301, url: \"https://$host$request_uri\" }`";
+                report.error_with(span, sentence, hint);
                 return None;
             }
             (Some(body), None) if matches!(status, 204 | 304 | CLOSE) => {
-                self.complain(
-                    body.span,
-                    format!("an answer with status {status} has no body"),
-                );
+                let sentence = format!("a response with status {status} has no body");
+                report.error(body.span, sentence);
                 return None;
             }
             (Some(body), None) => ReturnBody::Text {
                 text: RefusalBody {
-                    text: self.template(body, TemplatePhase::After),
+                    text: Template::compile(body, TemplatePhase::After, compiler),
                     form: BodyFormat::of(&content_type),
                 },
                 content_type,
             },
             (None, None) => ReturnBody::Page,
         };
-        Some(Return { status, body })
+        Some(Self { status, body })
     }
+}
 
-    pub(in crate::config) fn content_type(
-        &mut self,
-        given: Option<&Spanned<Text>>,
-        has_body: bool,
-    ) -> Box<str> {
-        let Some(given) = given else {
-            return "text/plain".into();
-        };
-        if !has_body {
-            self.complain(given.span, "a `content_type` without a `body`");
-        } else if HeaderValue::from_str(&given.value.text).is_err()
-            || !given.value.text.contains('/')
-        {
-            let sentence = format!("`{}` is not a content type", given.value.text);
-            self.complain_with(
-                given.span,
-                sentence,
-                "expected for example `application/json`",
-            );
-        }
-        given.value.text.as_str().into()
-    }
+/// The parts of a `return` that are templates.
+struct ReturnFields<'a> {
+    body: Option<&'a Spanned<Text>>,
+    url: Option<&'a Spanned<Text>>,
+}
 
-    fn status(&mut self, text: &str, span: Span) -> Option<u16> {
-        units::whole(text, "a status", 200, 599)
-            .map_err(|mistake| self.report.add(mistaken(span, mistake)))
-            .ok()
-            .and_then(|status| u16::try_from(status).ok())
-    }
+fn return_status(text: &str, span: Span, report: &mut Report) -> Option<u16> {
+    let status = report.parsed(span, units::whole(text, "a status", 200, 599))?;
+    u16::try_from(status).ok()
 }

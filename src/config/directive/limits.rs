@@ -1,160 +1,81 @@
-//! Zones and the rules that use them, as compiled.
-//!
-//! Zones and the rules that use them.
+//! `limit_req`, `limit_conn` and `shadow`: the rules that use zones, and the headers that tell clients of their limits.
 
 use std::time::Duration;
 
-use http::StatusCode;
-use ipnet::IpNet;
-
-use super::overrides::KeyVariables;
 use super::refusal::RefusalAction;
-use super::zones::CostSource;
-use crate::algorithm::{AlgorithmParams, Delay, Excess, Rate};
-use crate::config::compile::{Compiler, NameTable, Resolved};
-use crate::config::decode::value::{List, NamedMap, OrOff, Text};
-use crate::config::decode::{Field, Spanned, value};
-use crate::config::maps::Map;
-use crate::config::report::Diagnostic;
+use super::refusal::raw::ExcessAction;
+use super::zones::{self, ReqZone};
+use crate::algorithm::{self, AlgorithmParams, BurstMeaning, Cost, Delay, Excess, Rate};
+use crate::config::compile::{Compiler, Resolved};
+use crate::config::decode::value::{List, OrOff, Text, choice};
+use crate::config::decode::{Field, Spanned, units};
+use crate::config::report::{self, Diagnostic, ParseError, Report};
 use crate::config::source::Span;
-use crate::config::template::{Template, TemplatePhase};
-use crate::config::{report, template};
+use crate::config::template::{Template, TemplatePhase, is_late};
 
 pub(crate) mod raw {
-    //! Zones, the rules that use them, and what clients are told of both.
-    //! What a zone does with requests that have no key.
-    use std::borrow::Cow;
+    //! Rules as the user writes them.
+    use std::time::Duration;
 
-    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+    use schemars::json_schema;
 
+    use super::{HeaderForm, HeaderScope};
     use crate::config::decode::record::record;
     use crate::config::decode::value::{
-        Burst, ConnLimit, Flag, HeaderForm, HeaderScope, Ipv6Prefix, NamedMap, OnAmbiguousKey,
-        QueueSize, Rate, RateOrUnlimited, RefusalStatus, Size, Text, Time, choice,
+        Burst, ConnLimit, Flag, QueueSize, RefusalStatus, Text, Time, nonzero, schema,
     };
     use crate::config::decode::{Decode, DecodeContext, Field, Required};
-    use crate::config::directive::limits;
-    use crate::config::directive::refusal::raw::{OnConnExcess, OnExcess, RuleBody};
-    use crate::config::directive::zones::raw::{AlgorithmWord, LimitOrUnlimited, WindowLimit};
+    use crate::config::directive::refusal::raw::{
+        ExcessAction, OnConnExcess, OnExcess, RefusalDirectives,
+    };
+    use crate::config::report::ParseError;
     use crate::config::source::{Node, NodeKind};
 
     record! {
-        /// A zone of `limit_req`: nginx's `limit_req_zone KEY zone=NAME:SIZE rate=RATE`.
-        pub struct ReqZone {
-            /// What requests are told apart by: any text of variables, such as `$binary_remote_addr`.
-            key: Required<Text>,
-            /// The bound of its memory, at least 32k. Default: 10m.
-            size: Field<Size>,
-            /// How it counts. Default: leaky_bucket, which is nginx's own.
-            algorithm: Field<AlgorithmWord>,
-            /// How fast requests may come: `10r/s`, `30r/m`, also r/h and r/d; up to three decimals. All algorithms need it that do not count in windows.
-            rate: Field<Rate>,
-            /// How many requests in a window, for fixed_window, sliding_window and sliding_log.
-            limit: Field<WindowLimit>,
-            /// How long that window is.
-            window: Field<Time>,
-            /// Into blocks of which length a sliding_window is divided: no window then holds more than the limit, and requests are forgotten up to one block late. Default: none, it is estimated from two counters.
-            precision: Field<Time>,
-            /// How long a request may have to wait for its turn, for paced, warm_up and bursty. Default: 500ms.
-            max_wait: Field<Time>,
-            /// How long it takes warm_up to get to its rate. Default: 10s.
-            warm_up: Field<Time>,
-            /// Refused requests are charged, too: who goes on asking stays out. Default: false.
-            count_refused: Field<Flag>,
-            /// Where its counters are kept: `local`, or one of `stores`. Default: local.
-            store: Field<Text>,
-            /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it, with a status of its own where it is `{ refuse: 401 }`. Default: skip.
-            on_empty_key: Field<OnEmptyKey>,
-            /// What to do with a request that gives a header, a cookie or an argument of its key more than once: `refuse` it with 400, or `join` it as nginx does. Default: refuse.
-            on_ambiguous_key: Field<OnAmbiguousKey>,
-            /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.
-            ipv6_prefix: Field<Ipv6Prefix>,
-            /// Rates of their own for some: under the address or network of clients, whatever the key is, or under the exact text of a key.
-            overrides: Field<NamedMap<Override>>,
-        }
-    }
-
-    record! {
-        /// Numbers of its own for one key or for the clients of a network.
-        pub struct Override {
-            /// Instead of the zone's rate; `unlimited` for none. Default: the zone's.
-            rate: Field<RateOrUnlimited>,
-            /// Instead of the zone's limit; `unlimited` for none. Default: the zone's.
-            limit: Field<LimitOrUnlimited>,
-            /// Instead of the rule's burst. Default: the rule's.
-            burst: Field<Burst>,
-        }
-    }
-
-    record! {
-        /// A zone of `limit_conn`: nginx's `limit_conn_zone KEY zone=NAME:SIZE`.
-        pub struct ConnZone {
-            /// What requests are told apart by: any text of variables, such as `$binary_remote_addr`.
-            key: Required<Text>,
-            /// The bound of its memory, at least 32k. Default: 10m.
-            size: Field<Size>,
-            /// Where its counters are kept: `local`, or one of `stores`. Default: local.
-            store: Field<Text>,
-            /// What to do with a request whose key is empty: `skip` it as nginx does, count it under the client's `address`, or `refuse` it, with a status of its own where it is `{ refuse: 401 }`. Default: skip.
-            on_empty_key: Field<OnEmptyKey>,
-            /// What to do with a request that gives a header, a cookie or an argument of its key more than once: `refuse` it with 400, or `join` it as nginx does. Default: refuse.
-            on_ambiguous_key: Field<OnAmbiguousKey>,
-            /// How many bits of an IPv6 address tell clients apart. Default: 128, all of them.
-            ipv6_prefix: Field<Ipv6Prefix>,
-        }
-    }
-
-    record! {
         /// One `limit_req`.
-        pub struct ReqRule {
+        pub(crate) struct ReqRule {
             /// The zone, one of `limit_req_zones`.
             zone: Required<Text>,
             /// How many requests a key may be ahead of its rate; the capacity of a token_bucket, what a bursty zone saves while idle. Default: 0; 1 for a token_bucket, a second's worth for bursty.
             burst: Field<Burst>,
-            /// Requests within the burst pass at once instead of waiting for their turn. Default: false.
-            nodelay: Field<Flag>,
-            /// So many requests of the burst pass at once, the others wait. Default: 0, all wait.
-            delay: Field<Burst>,
-            /// What a request weighs: a number, a text of variables that says one, `request_bytes` or `response_bytes`. What is only known with the answer is charged then. Default: 1.
-            cost: Field<Text>,
-            /// What becomes of requests beyond the burst: `reject` answers them, `delay` lets them wait until they are in rate, `drop` closes the connection without an answer. Default: reject.
-            on_excess: Field<OnExcess>,
-            /// With `on_excess: delay`: how long a request waits at most; one that would have to wait for longer is refused. Default: 10s.
-            max_wait: Field<Time>,
-            /// For how long a key that was refused stays out. Default: not at all.
+            /// Requests within the burst pass at once instead of waiting for their turn.
+            nodelay: Field<Flag> = "false" => bool,
+            /// So many requests of the burst pass at once, the others wait.
+            delay: Field<Burst> = "0" => u32,
+            /// The cost of a request: a number, a template that gives one, `request_bytes` or `response_bytes`. A cost that is known with the response is charged then.
+            cost: Field<Text> = "1" => Box<str>,
+            /// What to do with requests beyond the burst: `reject` sends a response, `delay` delays them until they conform to the rate, `drop` closes the connection without a response.
+            on_excess: Field<OnExcess> = "reject" => ExcessAction,
+            /// With `on_excess: delay`, the longest delay; a request that would wait longer is refused.
+            max_wait: Field<Time> = "10s" => Duration; if some_wait,
+            /// How long a key stays refused after a refusal, up to 30d. Default: not at all.
             penalty: Field<Time>,
             /// The status of a request that this rule refuses, 400 to 599. Default: limit_req_status.
             status: Field<RefusalStatus>,
-            /// What is answered to a request that this rule refuses: a text of variables or `{ file: … }`, JSON or HTML by its first letter; or several of `html`, `json` and `text`, of which the client gets what its `Accept` likes best. Default: a page in the form the client likes.
-            body: Field<RuleBody>,
-            /// The type of `body`. Default: by its first letter.
-            content_type: Field<Text>,
         }
+        with refusal: RefusalDirectives,
     }
 
     record! {
         /// One `limit_conn`.
-        pub struct ConnRule {
+        pub(crate) struct ConnRule {
             /// The zone, one of `limit_conn_zones`.
             zone: Required<Text>,
             /// How many requests at once.
             limit: Required<ConnLimit>,
-            /// Where requests wait for a place. Default: they are refused at once.
+            /// Where requests wait for a slot. Default: they are refused at once.
             queue: Field<Queue>,
-            /// What becomes of requests without a place: `reject` answers them, `drop` closes the connection without an answer. Default: reject.
-            on_excess: Field<OnConnExcess>,
+            /// What to do with requests without a slot: `reject` sends a response, `drop` closes the connection without a response.
+            on_excess: Field<OnConnExcess> = "reject" => ExcessAction,
             /// The status of a request that this rule refuses, 400 to 599. Default: limit_conn_status.
             status: Field<RefusalStatus>,
-            /// What is answered to a request that this rule refuses: a text of variables or `{ file: … }`, JSON or HTML by its first letter; or several of `html`, `json` and `text`, of which the client gets what its `Accept` likes best. Default: a page in the form the client likes.
-            body: Field<RuleBody>,
-            /// The type of `body`. Default: by its first letter.
-            content_type: Field<Text>,
         }
+        with refusal: RefusalDirectives,
     }
 
     record! {
-        /// A waiting line before a `limit_conn`, first come first served.
-        pub struct Queue {
+        /// Requests waiting for a `limit_conn`, first come first served.
+        pub(crate) struct Queue {
             /// How many may wait for one key.
             size: Required<QueueSize>,
             /// How long each may wait.
@@ -164,7 +85,7 @@ pub(crate) mod raw {
 
     /// `limit_headers`: a form alone, or with the responses that carry it.
     #[derive(Debug, Clone)]
-    pub enum LimitHeaders {
+    pub(crate) enum LimitHeaders {
         /// `ietf`, `legacy` or `off`, on refusals.
         Form(HeaderForm),
         /// In parts.
@@ -173,11 +94,11 @@ pub(crate) mod raw {
 
     record! {
         /// Which header fields tell clients of their limits, and on which responses.
-        pub struct LimitHeadersParts {
-            /// Which fields: `ietf` for RateLimit and RateLimit-Policy, `legacy` for X-RateLimit-*, or `off`. Default: ietf.
-            form: Field<HeaderForm>,
-            /// Which responses carry them: `refused`, or `all`, which adds those to requests that were let in. Default: refused.
-            on: Field<HeaderScope>,
+        pub(crate) struct LimitHeadersParts {
+            /// Which fields: `ietf` for RateLimit and RateLimit-Policy, `legacy` for X-RateLimit-*, or `off`.
+            form: Field<HeaderForm> = "ietf" => HeaderForm,
+            /// Which responses carry them: `refused`, or `all`, which adds those to requests that pass.
+            on: Field<HeaderScope> = "refused" => HeaderScope,
         }
     }
 
@@ -187,161 +108,25 @@ pub(crate) mod raw {
                 NodeKind::Mapping(_) => context
                     .record(node)
                     .map(|parts| Self::Parts(Box::new(parts))),
-                NodeKind::Null | NodeKind::Scalar(_) | NodeKind::Sequence(_) | NodeKind::Unset => {
-                    HeaderForm::decode(node, context).map(Self::Form)
-                }
+                _ => HeaderForm::decode(node, context).map(Self::Form),
             }
         }
     }
 
-    impl JsonSchema for LimitHeaders {
-        fn schema_name() -> Cow<'static, str> {
-            "LimitHeaders".into()
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+    schema! {
+        LimitHeaders = "LimitHeaders", |generator| {
             let form = generator.subschema_for::<HeaderForm>();
             let parts = generator.subschema_for::<LimitHeadersParts>();
             json_schema!({ "anyOf": [form, parts] })
-        }
+        };
     }
 
-    /// `on_empty_key`: a word, or `{ refuse: STATUS }`.
-    #[derive(Debug, Clone, Copy)]
-    pub struct OnEmptyKey(pub limits::OnEmptyKey);
-
-    choice! {
-        /// What to do with a request whose key is empty.
-        pub struct EmptyKeyWord(limits::OnEmptyKey) = "something to do with an empty key" {
-            "skip" => limits::OnEmptyKey::Skip,
-            "address" => limits::OnEmptyKey::Address,
-            "refuse" => limits::OnEmptyKey::Refuse(None),
-        }
+    fn some_wait(time: &Time, default: &str) -> Result<(), ParseError> {
+        nonzero(time, default).map_err(|_| {
+            ParseError::new("`max_wait` must be longer than 0")
+                .help("leave `on_excess` out to refuse at once")
+        })
     }
-
-    record! {
-        /// Refuses requests whose key is empty.
-        pub struct RefuseEmptyKey {
-            /// The status they are refused with, 400 to 599.
-            refuse: Required<RefusalStatus>,
-        }
-    }
-
-    impl Decode for OnEmptyKey {
-        fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
-            if let NodeKind::Mapping(_) = node.kind {
-                let parts: RefuseEmptyKey = context.record(node)?;
-                let status = http::StatusCode::from_u16(parts.refuse.value()?.0).ok();
-                return Some(Self(limits::OnEmptyKey::Refuse(status)));
-            }
-            EmptyKeyWord::decode(node, context).map(|word| Self(word.0))
-        }
-    }
-
-    impl JsonSchema for OnEmptyKey {
-        fn schema_name() -> Cow<'static, str> {
-            "OnEmptyKey".into()
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-            let word = generator.subschema_for::<EmptyKeyWord>();
-            let parts = generator.subschema_for::<RefuseEmptyKey>();
-            json_schema!({ "anyOf": [word, parts] })
-        }
-    }
-}
-
-/// A `limit_req` zone.
-#[derive(Debug, Clone)]
-pub struct ReqZone {
-    /// Its name.
-    pub name: Box<str>,
-    /// What requests are told apart by.
-    pub key: Template,
-    /// The bound of its memory, in bytes.
-    pub size: usize,
-    /// How it counts, and with which numbers.
-    pub algorithm: AlgorithmParams,
-    /// Whether refused requests are charged, too.
-    pub count_refused: bool,
-    /// Where it counts together with others; `None` for this process alone.
-    pub store: Option<usize>,
-    /// What to do with a request without a key.
-    pub on_empty_key: OnEmptyKey,
-    /// What to do with a request that gives a part of its key more than once.
-    pub on_ambiguous_key: OnAmbiguousKey,
-    /// How much of an IPv6 address tells clients apart, in bits; 128 for all of it.
-    pub ipv6_prefix: u8,
-    /// Keys with numbers of their own.
-    pub overrides: Vec<Override>,
-}
-
-/// A `limit_conn` zone.
-#[derive(Debug, Clone)]
-pub struct ConnZone {
-    /// Its name.
-    pub name: Box<str>,
-    /// What requests are told apart by.
-    pub key: Template,
-    /// The bound of its memory, in bytes.
-    pub size: usize,
-    /// Where its places are counted together with others; `None` for this process alone.
-    pub store: Option<usize>,
-    /// What to do with a request without a key.
-    pub on_empty_key: OnEmptyKey,
-    /// What to do with a request that gives a part of its key more than once.
-    pub on_ambiguous_key: OnAmbiguousKey,
-    /// How much of an IPv6 address tells clients apart, in bits; 128 for all of it.
-    pub ipv6_prefix: u8,
-}
-
-/// What to do with a request that gives a part of its key more than once, with different values.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OnAmbiguousKey {
-    /// Take what nginx takes: all lines of a header field, the first of several cookies or arguments.
-    Join,
-    /// Refuse it with 400.
-    #[default]
-    Refuse,
-}
-
-/// What to do with a request whose key is empty.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OnEmptyKey {
-    /// Count it under the client's address.
-    Address,
-    /// Turn it away, with this status in place of the rule's.
-    Refuse(Option<StatusCode>),
-    /// Do not limit it, as nginx does.
-    #[default]
-    Skip,
-}
-
-/// Numbers of its own for one key or for the clients of a network.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Override {
-    /// Whom it is for.
-    pub key: OverrideKey,
-    /// What holds for them; `None` for unlimited.
-    pub own: Option<OverrideLimits>,
-}
-
-/// What holds for a key with numbers of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OverrideLimits {
-    /// Instead of the zone's; of the same kind.
-    pub algorithm: AlgorithmParams,
-    /// Instead of the rule's.
-    pub burst: Option<Excess>,
-}
-
-/// Whom an [`Override`] is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OverrideKey {
-    /// Clients in this network.
-    Network(IpNet),
-    /// A key with exactly this text.
-    Text(Box<str>),
 }
 
 /// One `limit_req` of a location.
@@ -381,21 +166,57 @@ pub struct ConnQueue {
     pub timeout: Duration,
 }
 
-/// At which level a refusal is logged; a delay goes one lower.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    /// The default.
-    Error,
-    /// Least severe.
-    Info,
-    /// Between the two below.
-    Notice,
-    /// One below error.
-    Warn,
+/// The source of a request's cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CostSource {
+    /// A template that gives a number with the response: charged then.
+    After(Template),
+    /// A template that gives a number with the request.
+    Before(Template),
+    /// The same for all.
+    Fixed(Cost),
+    /// The bytes of its body: charged when it is received.
+    RequestBytes,
+    /// The bytes of its response's body: charged then.
+    ResponseBytes,
+}
+
+impl CostSource {
+    /// The template, if there is one.
+    #[must_use]
+    pub const fn template(&self) -> Option<&Template> {
+        match self {
+            Self::After(template) | Self::Before(template) => Some(template),
+            Self::Fixed(_) | Self::RequestBytes | Self::ResponseBytes => None,
+        }
+    }
+
+    /// Whether it is only known when the request is over.
+    #[must_use]
+    pub const fn is_late(&self) -> bool {
+        matches!(
+            self,
+            Self::After(_) | Self::RequestBytes | Self::ResponseBytes
+        )
+    }
+}
+
+choice! {
+    /// The level at which a refusal is logged; a delay is logged one level lower.
+    pub enum LogLevel as "LogLevel" = "a log level" {
+        /// Least severe.
+        Info = "info",
+        /// Between the two.
+        Notice = "notice",
+        /// One below error.
+        Warn = "warn",
+        /// Most severe.
+        Error = "error",
+    }
 }
 
 /// Which header fields tell clients of their limits besides `Retry-After`, and on which responses.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitHeaders {
     /// Which fields.
     pub form: HeaderForm,
@@ -403,282 +224,291 @@ pub struct LimitHeaders {
     pub on: HeaderScope,
 }
 
-/// Which responses carry the fields of `limit_headers`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum HeaderScope {
-    /// Those to requests that were let in, too.
-    All,
-    /// Refusals.
-    #[default]
-    Refused,
+choice! {
+    /// Which responses carry the fields of `limit_headers`.
+    pub enum HeaderScope as "HeaderScope" = "a set of responses" {
+        /// Refusals, and those to requests that pass.
+        All = "all",
+        /// Refusals.
+        Refused = "refused",
+    }
 }
 
-/// How clients are told of their limits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum HeaderForm {
-    /// `RateLimit-Policy` and `RateLimit`.
-    #[default]
-    Ietf,
-    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset`.
-    Legacy,
-    /// None.
-    Off,
+choice! {
+    /// Which header fields tell clients of their limits.
+    pub enum HeaderForm as "HeaderForm" = "a form of `limit_headers`" {
+        /// `RateLimit-Policy` and `RateLimit`.
+        Ietf = "ietf",
+        /// `X-RateLimit-Limit`, `-Remaining`, `-Reset`.
+        Legacy = "legacy",
+        /// None.
+        Off = "off",
+    }
 }
 
-/// nginx's least size of a zone: eight pages.
-const LEAST_SIZE: u64 = 32 << 10;
+impl Default for LimitHeaders {
+    fn default() -> Self {
+        Self::new(&raw::LimitHeadersParts::default())
+    }
+}
 
-/// The size of a zone that gives none: room for a hundred thousand addresses.
-const DEFAULT_SIZE: u64 = 10 << 20;
+impl LimitHeaders {
+    fn new(given: &raw::LimitHeadersParts) -> Self {
+        Self {
+            form: given.form(),
+            on: given.on(),
+        }
+    }
 
-/// Which kind of zone a rule looks for.
+    /// `limit_headers`
+    pub(crate) fn compile(given: &Field<raw::LimitHeaders>, report: &mut Report) -> Self {
+        match given.value() {
+            None => Self::default(),
+            Some(raw::LimitHeaders::Form(form)) => Self {
+                form: *form,
+                ..Self::default()
+            },
+            Some(raw::LimitHeaders::Parts(parts)) => {
+                if let (HeaderForm::Off, Some(on)) = (parts.form(), parts.on.get()) {
+                    let hint = "no response carries header fields then";
+                    report.error_with(on.span, "`on` has no meaning with `form: off`", hint);
+                }
+                Self::new(parts)
+            }
+        }
+    }
+}
+
+/// The longest penalty: clients that are refused for longer belong in a `deny` list.
+const MAX_PENALTY: Duration = Duration::from_secs(30 * 86_400);
+
+/// Which kind of zone a rule names.
 #[derive(Clone, Copy)]
 enum RuleKind {
     Conn,
     Req,
 }
 
-impl Compiler<'_> {
-    /// `limit_req_zones`
-    pub(in crate::config) fn req_zones(&mut self, maps: &[Map]) -> Vec<ReqZone> {
-        let entries = entries(&self.config.limit_req_zones);
-        let sound = self.report.errors() == 0;
-        entries
-            .iter()
-            .map(|(name, zone)| {
-                let algorithm = self.algorithm(zone);
-                self.algorithms.push(algorithm);
-                let zone = &zone.value;
-                let size = self.zone_size(zone.size.get());
-                self.room_for_a_key(zone.limit.key(), algorithm, size);
-                self.warn_of_no_leases(zone, &algorithm);
-                let errors = self.report.errors();
-                let key = self.zone_key(zone.key.get());
-                // Where something was not understood, what its keys may be is unknown.
-                let keys = (sound && self.report.errors() == errors).then_some(KeyVariables {
-                    template: &key,
-                    maps,
-                });
-                ReqZone {
-                    name: name.value.as_str().into(),
-                    overrides: self.overrides(&zone.overrides, algorithm, keys),
-                    key,
-                    size,
-                    algorithm,
-                    count_refused: zone.count_refused.value().is_some_and(|flag| flag.0),
-                    store: self.req_zone_store(zone.store.get(), &algorithm),
-                    on_empty_key: zone
-                        .on_empty_key
-                        .value()
-                        .map(|word| word.0)
-                        .unwrap_or_default(),
-                    on_ambiguous_key: zone
-                        .on_ambiguous_key
-                        .value()
-                        .map(|word| word.0)
-                        .unwrap_or_default(),
-                    ipv6_prefix: zone.ipv6_prefix.value().map_or(128, |bits| bits.0),
-                }
-            })
-            .collect()
-    }
-
-    /// `limit_conn_zones`
-    pub(in crate::config) fn conn_zones(&mut self) -> Vec<ConnZone> {
-        let entries = entries(&self.config.limit_conn_zones);
-        entries
-            .iter()
-            .map(|(name, zone)| {
-                let zone = &zone.value;
-                if let Resolved::At(_) = self.req_zones.find(&name.value) {
-                    let sentence = format!("a limit_req zone is called `{}`, too", name.value);
-                    self.complain_with(
-                        name.span,
-                        sentence,
-                        "names of zones are given once, whatever their kind",
-                    );
-                }
-                ConnZone {
-                    name: name.value.as_str().into(),
-                    key: self.zone_key(zone.key.get()),
-                    size: self.zone_size(zone.size.get()),
-                    store: self.zone_store(zone.store.get()),
-                    on_empty_key: zone
-                        .on_empty_key
-                        .value()
-                        .map(|word| word.0)
-                        .unwrap_or_default(),
-                    on_ambiguous_key: zone
-                        .on_ambiguous_key
-                        .value()
-                        .map(|word| word.0)
-                        .unwrap_or_default(),
-                    ipv6_prefix: zone.ipv6_prefix.value().map_or(128, |bits| bits.0),
-                }
-            })
-            .collect()
-    }
-
-    fn zone_key(&mut self, key: Option<&Spanned<Text>>) -> Template {
-        let Some(key) = key else {
-            return Template::default();
-        };
-        if key.value.text.is_empty() {
-            let sentence = "an empty key limits nobody";
-            self.complain_with(
-                key.span,
-                sentence,
-                "expected a text of variables, such as `$binary_remote_addr`",
-            );
-        }
-        let template = self.template(key, TemplatePhase::Before);
-        if template.as_literal().is_some_and(|text| !text.is_empty())
-            && !key.value.text.contains('$')
-        {
-            let sentence = format!(
-                "the key `{}` has no variable: all requests share one bucket",
-                key.value.text
-            );
-            let hint = match report::near(&key.value.text, template::variable_names()) {
-                Some(meant) => format!("did you mean `${meant}`?"),
-                None => "if that is meant, all is well".to_owned(),
-            };
-            self.warn(key.span, sentence, hint);
-        }
-        template
-    }
-
-    fn zone_size(&mut self, size: Option<&Spanned<value::Size>>) -> usize {
-        let bytes = size.map_or(DEFAULT_SIZE, |size| size.value.0);
-        if let Some(size) = size.filter(|_| bytes < LEAST_SIZE) {
-            self.complain_with(
-                size.span,
-                "a zone of this size is too small",
-                "the least is 32k",
-            );
-        }
-        usize::try_from(bytes).unwrap_or(usize::MAX)
-    }
-
-    /// A `limit_req` list.
-    pub(in crate::config) fn req_rules(
-        &mut self,
-        given: Option<&Spanned<OrOff<List<raw::ReqRule>>>>,
-    ) -> Vec<ReqRule> {
-        let mut seen = Vec::new();
-        let rules = rules(given);
-        rules
-            .iter()
-            .filter_map(|rule| {
-                let rule = &rule.value;
-                let zone = self.zone(rule.zone.get()?, RuleKind::Req, &mut seen)?;
-                // A zone that was not understood has no algorithm of its own.
-                let algorithm = self.algorithms.get(zone).copied();
-                let algorithm = algorithm.unwrap_or(AlgorithmParams::LeakyBucket {
-                    rate: Rate::per_second(1000),
-                });
-                let (burst, delay) = self.burst_and_delay(rule, algorithm);
-                Some(ReqRule {
-                    zone,
-                    burst,
-                    delay,
-                    weight: self.weight(rule.cost.get()),
-                    action: self.req_sanction(rule, algorithm),
-                })
-            })
-            .collect()
-    }
-
-    /// A `limit_conn` list.
-    pub(in crate::config) fn conn_rules(
-        &mut self,
-        given: Option<&Spanned<OrOff<List<raw::ConnRule>>>>,
-    ) -> Vec<ConnRule> {
-        let mut seen = Vec::new();
-        let rules = rules(given);
-        rules
-            .iter()
-            .filter_map(|rule| {
-                let rule = &rule.value;
-                let zone = self.zone(rule.zone.get()?, RuleKind::Conn, &mut seen)?;
-                let queue = rule.queue.value().and_then(|queue| {
-                    let timeout = queue.timeout.get()?;
-                    Some(ConnQueue {
-                        size: queue.size.value()?.0,
-                        timeout: self.some_time(Some(timeout), 1),
-                    })
-                });
-                Some(ConnRule {
-                    zone,
-                    limit: rule.limit.value()?.0,
-                    queue,
-                    action: self.conn_sanction(rule),
-                })
-            })
-            .collect()
-    }
-
-    /// The zone a rule names, which no other rule of its list may name.
-    fn zone(
-        &mut self,
-        name: &Spanned<Text>,
-        kind: RuleKind,
-        seen: &mut Vec<usize>,
-    ) -> Option<usize> {
-        let (own, other, this_kind, other_kind) = match kind {
-            RuleKind::Req => (&self.req_zones, &self.conn_zones, "limit_req", "limit_conn"),
-            RuleKind::Conn => (&self.conn_zones, &self.req_zones, "limit_conn", "limit_req"),
-        };
-        let text = name.value.text.as_str();
-        match own.find(text) {
-            Resolved::At(index) if seen.contains(&index) => {
-                let sentence = format!("the zone `{text}` stands twice in this list");
-                self.complain(name.span, sentence);
-                None
-            }
-            Resolved::At(index) => {
-                seen.push(index);
-                Some(index)
-            }
-            Resolved::Broken => None,
-            Resolved::Nowhere => {
-                let complaint = unknown_zone(name.span, text, own, other, this_kind, other_kind);
-                self.report.add(complaint);
-                None
-            }
-        }
-    }
-}
-
-fn unknown_zone(
-    span: Span,
-    name: &str,
-    own: &NameTable,
-    other: &NameTable,
-    kind: &str,
-    other_kind: &str,
-) -> Diagnostic {
-    if let Resolved::At(_) = other.find(name) {
-        return Diagnostic::new(span, format!("`{name}` is a {other_kind} zone"))
-            .help(format!("`{kind}` needs one of `{kind}_zones`"));
-    }
-    let hint = report::hint(name, own.all()).or_else(|| {
-        own.known
-            .is_empty()
-            .then(|| format!("there are no `{kind}_zones`"))
+/// A `limit_req` list.
+pub(crate) fn req_rules(
+    given: &Field<OrOff<List<raw::ReqRule>>>,
+    zones: &[ReqZone],
+    compiler: &mut Compiler<'_>,
+) -> Vec<ReqRule> {
+    let mut seen = Vec::new();
+    let rules = given.on().map_or(&[][..], |list| &list.0);
+    let rules = rules.iter().filter_map(|Spanned { value: rule, .. }| {
+        let zone = zone(rule.zone.get()?, RuleKind::Req, &mut seen, compiler)?;
+        // A zone that was not understood has no algorithm.
+        let algorithm = zones.get(zone).map(|zone| zone.algorithm);
+        let algorithm = algorithm.unwrap_or(AlgorithmParams::LeakyBucket {
+            rate: Rate::per_second(1000),
+        });
+        Some(ReqRule {
+            zone,
+            burst: burst(rule, algorithm, compiler.report),
+            delay: delay(rule, algorithm, compiler.report),
+            weight: cost(rule, compiler),
+            action: req_action(rule, algorithm, compiler),
+        })
     });
-    Diagnostic::new(span, format!("unknown zone `{name}`")).hint(hint)
+    rules.collect()
 }
 
-pub(in crate::config) fn entries<T>(
-    named: &Field<NamedMap<T>>,
-) -> &[(Spanned<String>, Spanned<T>)] {
-    named.value().map_or(&[], |named| &named.entries)
+/// A `limit_conn` list.
+pub(crate) fn conn_rules(
+    given: &Field<OrOff<List<raw::ConnRule>>>,
+    compiler: &mut Compiler<'_>,
+) -> Vec<ConnRule> {
+    let mut seen = Vec::new();
+    let rules = given.on().map_or(&[][..], |list| &list.0);
+    let rules = rules.iter().filter_map(|Spanned { value: rule, .. }| {
+        let zone = zone(rule.zone.get()?, RuleKind::Conn, &mut seen, compiler)?;
+        let queue = rule.queue.value().and_then(|queue| {
+            let timeout = queue.timeout.get()?;
+            if timeout.value.0.is_zero() {
+                let sentence = "the `timeout` of a queue must be longer than 0";
+                compiler.report.error(timeout.span, sentence);
+            }
+            Some(ConnQueue {
+                size: queue.size.value()?.0,
+                timeout: timeout.value.0,
+            })
+        });
+        let (action, status) = (rule.on_excess(), rule.status.get());
+        Some(ConnRule {
+            zone,
+            limit: rule.limit.value()?.0,
+            queue,
+            action: RefusalAction::compile(action, status, &rule.refusal, compiler),
+        })
+    });
+    rules.collect()
 }
 
-fn rules<T>(given: Option<&Spanned<OrOff<List<T>>>>) -> &[Spanned<T>] {
-    match given.map(|given| &given.value) {
-        Some(OrOff::On(list)) => &list.0,
-        Some(OrOff::Off) | None => &[],
+/// The zone a rule names, which no other rule of its list may name.
+fn zone(
+    name: &Spanned<Text>,
+    kind: RuleKind,
+    seen: &mut Vec<usize>,
+    compiler: &mut Compiler<'_>,
+) -> Option<usize> {
+    let (req, conn) = (&compiler.req_zones, &compiler.conn_zones);
+    let (own, other, kind, other_kind) = match kind {
+        RuleKind::Req => (req, conn, "limit_req", "limit_conn"),
+        RuleKind::Conn => (conn, req, "limit_conn", "limit_req"),
+    };
+    let text = name.value.text.as_str();
+    let diagnostic = match own.find(text) {
+        Resolved::At(index) if !seen.contains(&index) => {
+            seen.push(index);
+            return Some(index);
+        }
+        Resolved::At(_) => Diagnostic::new(
+            name.span,
+            format!("the zone `{text}` stands twice in this list"),
+        ),
+        Resolved::Broken => return None,
+        Resolved::Nowhere => {
+            if let Resolved::At(_) = other.find(text) {
+                Diagnostic::new(name.span, format!("`{text}` is a {other_kind} zone"))
+                    .help(format!("`{kind}` needs one of `{kind}_zones`"))
+            } else {
+                let names = own.all();
+                let none = || {
+                    names
+                        .is_empty()
+                        .then(|| format!("there are no `{kind}_zones`"))
+                };
+                let hint = report::hint(text, names.iter().copied()).or_else(none);
+                Diagnostic::new(name.span, format!("unknown zone `{text}`")).hint(hint)
+            }
+        }
+    };
+    compiler.report.add(diagnostic);
+    None
+}
+
+fn burst(rule: &raw::ReqRule, zone: AlgorithmParams, report: &mut Report) -> Excess {
+    let burst = zones::burst(&rule.burst, zone, report);
+    burst.unwrap_or_else(|| match zone.info().burst {
+        BurstMeaning::Capacity => Excess::ONE,
+        BurstMeaning::Saved => {
+            let rate = zone.values().rate.map_or(0, Rate::units_per_milli);
+            Excess(rate.saturating_mul(1000))
+        }
+        BurstMeaning::Excess | BurstMeaning::Nothing(_) => Excess::default(),
+    })
+}
+
+fn delay(rule: &raw::ReqRule, zone: AlgorithmParams, report: &mut Report) -> Delay {
+    if !zone.info().delays {
+        let hint = match zone.info().next_pays {
+            true => "requests wait for their turn, up to the zone's `max_wait`",
+            false => "requests never wait: those over the limit are refused",
+        };
+        for (key, name) in [(rule.delay.key(), "delay"), (rule.nodelay.key(), "nodelay")] {
+            if let Some(key) = key {
+                zones::has_no_meaning(key, name, zone.name(), hint, report);
+            }
+        }
+        return Delay::Never;
     }
+    if !rule.nodelay() {
+        return Delay::After(Excess::requests(rule.delay()));
+    }
+    if let Some(delay) = rule.delay.get() {
+        let sentence = "`delay` and `nodelay` contradict each other";
+        let hint = "`nodelay` lets the whole burst pass at once, `delay: N` the first N of it";
+        report.error_with(delay.span, sentence, hint);
+    }
+    Delay::Never
+}
+
+/// `cost`
+fn cost(rule: &raw::ReqRule, compiler: &mut Compiler<'_>) -> CostSource {
+    let (text, given) = (rule.cost(), rule.cost.get());
+    if let Some(given) = given.filter(|_| text.contains('$')) {
+        let template = Template::compile(given, TemplatePhase::After, compiler);
+        let is_late = template.variables().any(|it| is_late(it, compiler));
+        return match is_late {
+            true => CostSource::After(template),
+            false => CostSource::Before(template),
+        };
+    }
+    let error = match (&*text, units::thousandths(&text)) {
+        ("request_bytes", _) => return CostSource::RequestBytes,
+        ("response_bytes", _) => return CostSource::ResponseBytes,
+        (_, Some(Some(milli))) if milli > 0 => return CostSource::Fixed(Cost::milli(milli)),
+        (_, Some(Some(_))) => ParseError::new("a cost of 0 limits nothing")
+            .help("must be at least 0.001; requests without limits need no rule"),
+        _ => ParseError::new(format!("`{text}` is not a cost")).help(
+            "expected a number with up to three decimals, a variable such as \
+             `$upstream_http_x_cost`, `request_bytes` or `response_bytes`",
+        ),
+    };
+    if let Some(given) = given {
+        compiler.report.add(Diagnostic::parse(given.span, error));
+    }
+    CostSource::Fixed(Cost::ONE)
+}
+
+/// The refusals of a `limit_req`.
+fn req_action(
+    rule: &raw::ReqRule,
+    zone: AlgorithmParams,
+    compiler: &mut Compiler<'_>,
+) -> RefusalAction {
+    let action = rule.on_excess();
+    let delays = action == ExcessAction::Delay;
+    let report = &mut *compiler.report;
+    if let Some(given) = rule.on_excess.get().filter(|_| delays) {
+        check_order(given.span, zone, report);
+    }
+    if let Some(longest) = rule.max_wait.get().filter(|_| !delays) {
+        let sentence = "`max_wait` has no meaning without `on_excess: delay`";
+        let hint = "requests within the burst wait as long as the rate requires";
+        report.error_with(longest.span, sentence, hint);
+    }
+    let penalty = rule.penalty.get();
+    if let Some(given) = penalty {
+        if given.value.0 > MAX_PENALTY {
+            report.error_with(given.span, "the penalty is too long", "must be at most 30d");
+        }
+        if given.value.0.is_zero() {
+            let sentence = "a penalty must be longer than 0";
+            let hint = "without one, a refused key is served again as soon as its rate allows";
+            report.error_with(given.span, sentence, hint);
+        }
+        if delays {
+            let sentence = "`penalty` and `on_excess: delay` contradict each other";
+            let hint = "delayed requests are not refused";
+            report.error_with(given.span, sentence, hint);
+        }
+    }
+    RefusalAction {
+        max_wait: delays.then(|| rule.max_wait()),
+        penalty: penalty
+            .map(|given| given.value.0)
+            .filter(|time| !time.is_zero()),
+        ..RefusalAction::compile(action, rule.status.get(), &rule.refusal, compiler)
+    }
+}
+
+/// Reports waiting for an algorithm that keeps no order.
+fn check_order(span: Span, zone: AlgorithmParams, report: &mut Report) {
+    let hint = match zone.info() {
+        info if info.ordered => return,
+        info if info.next_pays => {
+            "its requests wait already, up to the zone's `max_wait`".to_owned()
+        }
+        _ => {
+            let ordered = report::listed(&algorithm::names(|info, _| info.ordered));
+            format!(
+                "a new window would let all waiting requests pass at once; use one of {ordered}"
+            )
+        }
+    };
+    let sentence = format!("`on_excess: delay` has no meaning with `{}`", zone.name());
+    report.error_with(span, sentence, hint);
 }

@@ -1,36 +1,41 @@
-//! What becomes of a request that a rule does not let pass.
-//!
-//! What becomes of requests that a rule does not let pass.
+//! The responses to requests that a rule refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 
 use self::raw::ExcessAction;
-use super::limits;
-use crate::algorithm::{self, AlgorithmParams};
+use super::tls;
 use crate::config::compile::Compiler;
-use crate::config::decode::value::Text;
-use crate::config::decode::{Field, Spanned, value};
-use crate::config::report;
+use crate::config::decode::Spanned;
+use crate::config::decode::value::{RefusalStatus, Text};
+use crate::config::report::Report;
 use crate::config::source::Span;
 use crate::config::template::{Part, Template, TemplatePhase};
 
 pub(crate) mod raw {
-    //! What a rule may say of requests that it does not let pass.
-    use std::borrow::Cow;
-
-    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+    //! How a rule refuses requests, as the user writes it.
+    use schemars::json_schema;
 
     use crate::config::decode::record::record;
-    use crate::config::decode::value::{Text, choice};
+    use crate::config::decode::value::{Text, choice, schema};
     use crate::config::decode::{Decode, DecodeContext, Field, Required};
     use crate::config::source::{Node, NodeKind};
 
+    record! {
+        /// The response to requests that a rule refuses.
+        pub(crate) struct RefusalDirectives {
+            /// The body of requests that this rule refuses: a template or `{ file: … }`, JSON or HTML by its first letter; or several of `html`, `json` and `text`, chosen by the client's `Accept`. Default: a page in the form that `Accept` prefers.
+            body: Field<RuleBody>,
+            /// The type of `body`. Default: by its first letter.
+            content_type: Field<Text>,
+        }
+    }
+
     choice! {
-        /// What becomes of a request that is over a rate.
-        pub struct OnExcess(ExcessAction) = "something to do with what is too much" {
+        /// What to do with a request that exceeds a rate.
+        pub(crate) struct OnExcess(ExcessAction) = "an action on excess" {
             "reject" => ExcessAction::Reject,
             "delay" => ExcessAction::Delay,
             "drop" => ExcessAction::Drop,
@@ -38,28 +43,28 @@ pub(crate) mod raw {
     }
 
     choice! {
-        /// What becomes of a request that is one too many at once.
-        pub struct OnConnExcess(ExcessAction) = "something to do with what is too much" {
+        /// What to do with a request that exceeds a number of concurrent requests.
+        pub(crate) struct OnConnExcess(ExcessAction) = "an action on excess" {
             "reject" => ExcessAction::Reject,
             "drop" => ExcessAction::Drop,
         }
     }
 
-    /// What becomes of a request.
+    /// What to do with a request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum ExcessAction {
-        /// It waits.
+    pub(crate) enum ExcessAction {
+        /// Delay it.
         Delay,
-        /// It is not answered.
+        /// Close its connection.
         Drop,
-        /// It is turned away.
+        /// Send a response.
         Reject,
     }
 
-    /// `body` of a rule: one, or one for each form that clients like.
+    /// `body` of a rule: one, or one for each form that clients may prefer.
     #[derive(Debug, Clone)]
-    pub enum RuleBody {
-        /// In the form that the client likes best.
+    pub(crate) enum RuleBody {
+        /// In the form that the client prefers.
         Choice(Box<BodyForms>),
         /// Always the same.
         One(BodyText),
@@ -67,29 +72,29 @@ pub(crate) mod raw {
 
     /// A text, or the file it is in.
     #[derive(Debug, Clone)]
-    pub enum BodyText {
+    pub(crate) enum BodyText {
         /// `{ file: … }`: sent as it is.
         File(BodyFile),
-        /// A text of variables.
+        /// A template.
         Text(Text),
     }
 
     record! {
         /// A body that is in a file.
-        pub struct BodyFile {
+        pub(crate) struct BodyFile {
             /// The file, which is read with the configuration and sent as it is.
             file: Required<Text>,
         }
     }
 
     record! {
-        /// Bodies of which a client gets the one that its `Accept` likes best.
-        pub struct BodyForms {
-            /// For browsers: a text of variables, or `{ file: … }`.
+        /// Bodies of which a client gets the one that its `Accept` prefers.
+        pub(crate) struct BodyForms {
+            /// For browsers: a template, or `{ file: … }`.
             html: Field<BodyText>,
             /// For programs.
             json: Field<BodyText>,
-            /// For those who have no preference, where it is given.
+            /// For clients without a preference, where it is given.
             text: Field<BodyText>,
         }
     }
@@ -118,48 +123,37 @@ pub(crate) mod raw {
         }
     }
 
-    impl JsonSchema for RuleBody {
-        fn schema_name() -> Cow<'static, str> {
-            "RuleBody".into()
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+    schema! {
+        RuleBody = "RuleBody", |generator| {
             let one = generator.subschema_for::<BodyText>();
             let forms = generator.subschema_for::<BodyForms>();
             json_schema!({ "anyOf": [one, forms] })
-        }
-    }
-
-    impl JsonSchema for BodyText {
-        fn schema_name() -> Cow<'static, str> {
-            "BodyText".into()
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        };
+        BodyText = "BodyText", |generator| {
             let text = generator.subschema_for::<Text>();
             let file = generator.subschema_for::<BodyFile>();
             json_schema!({ "anyOf": [text, file] })
-        }
+        };
     }
 }
 
-/// How a rule turns requests away.
+/// How a rule refuses requests.
 #[derive(Debug, Clone, Default)]
 pub struct RefusalAction {
-    /// Instead of the location's; 444 closes without an answer (`on_excess: drop`).
+    /// Instead of the location's; 444 closes without a response (`on_excess: drop`).
     pub status: Option<StatusCode>,
     /// Instead of weir's own page.
     pub body: Option<Arc<RefusalBodies>>,
-    /// `on_excess: delay`: for how long a request may wait that would else be turned away.
+    /// `on_excess: delay`: how long a request may wait before it is refused.
     pub max_wait: Option<Duration>,
-    /// `penalty`: for how long a key that was turned away stays out.
+    /// `penalty`: how long a key stays refused after a refusal.
     pub penalty: Option<Duration>,
 }
 
-/// What refused requests are answered with in place of weir's own page.
+/// The bodies of refusals, in place of weir's own page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RefusalBodies {
-    /// What the client likes best of these, one at least.
+    /// The one of these that the client prefers; at least one is there.
     Choice {
         /// `html`
         html: Option<TypedText>,
@@ -182,7 +176,7 @@ pub struct TypedText {
 }
 
 impl RefusalBodies {
-    /// Whether it is the same for every request that likes the same form.
+    /// Whether it is the same for every request that prefers the same form.
     #[must_use]
     pub fn is_fixed(&self) -> bool {
         let is_fixed = |typed: &TypedText| typed.wording.text.as_literal().is_some();
@@ -220,7 +214,7 @@ pub enum BodyFormat {
 }
 
 impl RefusalAction {
-    /// nginx's status that closes the connection without an answer.
+    /// nginx's status that closes the connection without a response.
     pub const DROP: u16 = 444;
 }
 
@@ -272,212 +266,126 @@ impl BodyFormat {
     }
 }
 
-/// How long a request waits at most where `on_excess: delay` says no more.
-const MAX_WAIT: Duration = Duration::from_secs(10);
-
-/// The longest penalty: what is kept for longer is an `allow` and `deny` list.
-const LONGEST: Duration = Duration::from_secs(30 * 86_400);
-
-impl Compiler<'_> {
-    /// Of a `limit_req`.
-    pub(in crate::config) fn req_sanction(
-        &mut self,
-        rule: &limits::raw::ReqRule,
-        zone: AlgorithmParams,
-    ) -> RefusalAction {
-        let manner = rule.on_excess.get().map(|given| given.value.0);
-        let manner = manner.unwrap_or(ExcessAction::Reject);
-        if let (Some(given), ExcessAction::Delay) = (rule.on_excess.get(), manner) {
-            self.has_a_line(given.span, zone);
+impl RefusalAction {
+    /// The refusals of a rule, without `max_wait` and `penalty`; `status` is its own, `None` for the location's.
+    pub(crate) fn compile(
+        action: ExcessAction,
+        status: Option<&Spanned<RefusalStatus>>,
+        given: &raw::RefusalDirectives,
+        compiler: &mut Compiler<'_>,
+    ) -> Self {
+        let drops = action == ExcessAction::Drop;
+        let number = status.map(|status| status.value.0);
+        if let Some(status) = status.filter(|_| drops) {
+            refuse_content(status.span, "status", compiler.report);
         }
-        let longest = rule.max_wait.get();
-        if let Some(longest) = longest.filter(|_| manner != ExcessAction::Delay) {
-            self.complain_with(
-                longest.span,
-                "`max_wait` without `on_excess: delay`",
-                "who waits within the burst waits for as long as the rate asks for",
-            );
-        }
-        let penalty = rule.penalty.get().and_then(|given| self.penalty(given));
-        if let (Some(given), ExcessAction::Delay) = (rule.penalty.get(), manner) {
-            self.complain_with(
-                given.span,
-                "`penalty` and `on_excess: delay` contradict each other",
-                "who is made to wait is not kept out",
-            );
-        }
-        RefusalAction {
-            max_wait: (manner == ExcessAction::Delay).then(|| self.max_wait(longest)),
-            penalty,
-            ..self.wording(manner, &rule.status, &rule.body, &rule.content_type)
-        }
-    }
-
-    /// Complains of waiting where there is no order to wait in.
-    fn has_a_line(&mut self, span: Span, zone: AlgorithmParams) {
-        let ordered = report::listed(&algorithm::names(|info, _| info.ordered));
-        let hint = match zone.info() {
-            info if info.ordered => return,
-            info if info.next_pays => {
-                "there everybody waits already, up to the zone's `max_wait`".to_owned()
-            }
-            _ => {
-                format!("a window that begins anew lets in all that wait at once; {ordered} do not")
-            }
-        };
-        let sentence = format!("`on_excess: delay` has no meaning with `{}`", zone.name());
-        self.complain_with(span, sentence, hint);
-    }
-
-    /// Of a `limit_conn`.
-    pub(in crate::config) fn conn_sanction(
-        &mut self,
-        rule: &limits::raw::ConnRule,
-    ) -> RefusalAction {
-        let manner = rule.on_excess.get().map(|given| given.value.0);
-        let manner = manner.unwrap_or(ExcessAction::Reject);
-        self.wording(manner, &rule.status, &rule.body, &rule.content_type)
-    }
-
-    fn wording(
-        &mut self,
-        manner: ExcessAction,
-        status: &Field<value::RefusalStatus>,
-        body: &Field<raw::RuleBody>,
-        content_type: &Field<Text>,
-    ) -> RefusalAction {
-        let given = status.value().map(|status| status.0);
-        let drops = manner == ExcessAction::Drop;
-        if drops && let Some(status) = status.get() {
-            self.answers_nothing(status.span, "status");
-        }
-        if let Some(body) = body.get()
-            && (drops || given == Some(RefusalAction::DROP))
+        if let Some(body) = given.body.get()
+            && (drops || number == Some(Self::DROP))
         {
-            self.answers_nothing(body.span, "body");
+            refuse_content(body.span, "body", compiler.report);
         }
-        let status = if drops {
-            Some(RefusalAction::DROP)
-        } else {
-            given
-        };
-        RefusalAction {
-            status: status.and_then(|status| StatusCode::from_u16(status).ok()),
-            body: self
-                .refusal_body(body.get(), content_type.get())
-                .map(Arc::new),
-            ..RefusalAction::default()
+        let number = if drops { Some(Self::DROP) } else { number };
+        Self {
+            status: number.and_then(|status| StatusCode::from_u16(status).ok()),
+            body: refusal_body(given, compiler).map(Arc::new),
+            ..Self::default()
         }
     }
+}
 
-    fn refusal_body(
-        &mut self,
-        body: Option<&Spanned<raw::RuleBody>>,
-        content_type: Option<&Spanned<Text>>,
-    ) -> Option<RefusalBodies> {
-        let given = content_type.map(|given| self.content_type(Some(given), body.is_some()));
-        let body = body?;
-        match &body.value {
-            raw::RuleBody::One(text) => {
-                let mut wording = RefusalBody::new(self.body_text(text, body.span));
-                if let Some(content_type) = &given {
-                    wording.form = BodyFormat::of(content_type);
-                }
-                let content_type = given.unwrap_or_else(|| wording.form.content_type().into());
-                Some(RefusalBodies::One(TypedText {
-                    wording,
-                    content_type,
-                }))
+fn refusal_body(
+    given: &raw::RefusalDirectives,
+    compiler: &mut Compiler<'_>,
+) -> Option<RefusalBodies> {
+    let (body, content_type) = (given.body.get(), given.content_type.get());
+    let own_type = content_type.map(|given| {
+        check_content_type(given, body.is_some(), compiler.report);
+        Box::from(given.value.text.as_str())
+    });
+    let Spanned { value, span } = body?;
+    let forms = match value {
+        raw::RuleBody::One(text) => {
+            let mut wording = RefusalBody::new(body_text(text, *span, compiler));
+            if let Some(content_type) = &own_type {
+                wording.form = BodyFormat::of(content_type);
             }
-            raw::RuleBody::Choice(forms) => {
-                if let Some(content_type) = content_type {
-                    let hint = "`html`, `json` and `text` say it";
-                    self.complain_with(
-                        content_type.span,
-                        "a `content_type` beside several forms of a `body`",
-                        hint,
-                    );
-                }
-                let mut typed = |text: Option<&Spanned<raw::BodyText>>, form: BodyFormat| {
-                    text.map(|text| TypedText {
-                        wording: RefusalBody {
-                            text: self.body_text(&text.value, text.span),
-                            form,
-                        },
-                        content_type: form.content_type().into(),
-                    })
-                };
-                let html = typed(forms.html.get(), BodyFormat::Html);
-                let json = typed(forms.json.get(), BodyFormat::Json);
-                let text = typed(forms.text.get(), BodyFormat::Plain);
-                if html.is_none() && json.is_none() && text.is_none() {
-                    self.complain_with(
-                        body.span,
-                        "a `body` without a text",
-                        "expected some of `html`, `json` and `text`, or `file`",
-                    );
-                    return None;
-                }
-                Some(RefusalBodies::Choice { html, json, text })
-            }
+            let content_type = own_type.unwrap_or_else(|| wording.form.content_type().into());
+            return Some(RefusalBodies::One(TypedText {
+                wording,
+                content_type,
+            }));
+        }
+        raw::RuleBody::Choice(forms) => forms,
+    };
+    if let Some(content_type) = content_type {
+        let sentence = "`content_type` has no meaning with several forms of a `body`";
+        let hint = "`html`, `json` and `text` have their types";
+        compiler
+            .report
+            .error_with(content_type.span, sentence, hint);
+    }
+    let mut typed = |text: Option<&Spanned<raw::BodyText>>, form: BodyFormat| {
+        text.map(|text| TypedText {
+            wording: RefusalBody {
+                text: body_text(&text.value, text.span, compiler),
+                form,
+            },
+            content_type: form.content_type().into(),
+        })
+    };
+    let html = typed(forms.html.get(), BodyFormat::Html);
+    let json = typed(forms.json.get(), BodyFormat::Json);
+    let text = typed(forms.text.get(), BodyFormat::Plain);
+    if html.is_none() && json.is_none() && text.is_none() {
+        let hint = "expected some of `html`, `json` and `text`, or `file`";
+        compiler
+            .report
+            .error_with(*span, "a `body` without a text", hint);
+        return None;
+    }
+    Some(RefusalBodies::Choice { html, json, text })
+}
+
+/// A template, or the text of a file, in which a `$` is a dollar sign.
+fn body_text(text: &raw::BodyText, span: Span, compiler: &mut Compiler<'_>) -> Template {
+    let file = match text {
+        raw::BodyText::Text(text) => {
+            let value = text.clone();
+            return Template::compile(&Spanned { value, span }, TemplatePhase::After, compiler);
+        }
+        raw::BodyText::File(file) => file.file.get(),
+    };
+    let Some(file) = file else {
+        return Template::default();
+    };
+    let path = tls::file(file, compiler.report).path;
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Template::literal(&text),
+        Err(error) => {
+            let sentence = format!("`{}` cannot be read: {error}", path.display());
+            compiler.report.error(file.span, sentence);
+            Template::default()
         }
     }
+}
 
-    /// A text of variables, or what is in a file, in which a `$` is a `$`.
-    fn body_text(&mut self, text: &raw::BodyText, span: Span) -> Template {
-        let file = match text {
-            raw::BodyText::Text(text) => {
-                let value = text.clone();
-                return self.template(&Spanned { value, span }, TemplatePhase::After);
-            }
-            raw::BodyText::File(file) => file.file.get(),
-        };
-        let Some(file) = file else {
-            return Template::default();
-        };
-        let path = self.file(file).path;
-        match std::fs::read_to_string(&path) {
-            Ok(text) => Template::literal(&text),
-            Err(error) => {
-                let sentence = format!("`{}` cannot be read: {error}", path.display());
-                self.complain(file.span, sentence);
-                Template::default()
-            }
-        }
-    }
+fn refuse_content(span: Span, key: &str, report: &mut Report) {
+    report.error_with(
+        span,
+        format!("a request that is dropped has no `{key}`"),
+        "its connection is closed without a response; `on_excess: reject` sends one",
+    );
+}
 
-    fn answers_nothing(&mut self, span: Span, what: &str) {
-        self.complain_with(
-            span,
-            format!("a request that is dropped has no `{what}`"),
-            "its connection is closed without an answer; `on_excess: reject` answers",
-        );
-    }
-
-    fn max_wait(&mut self, given: Option<&Spanned<value::Time>>) -> Duration {
-        let Some(given) = given else {
-            return MAX_WAIT;
-        };
-        if given.value.0.is_zero() {
-            let hint = "leave `on_excess` out to refuse at once";
-            self.complain_with(given.span, "a wait of nothing", hint);
-        }
-        given.value.0
-    }
-
-    fn penalty(&mut self, given: &Spanned<value::Time>) -> Option<Duration> {
-        let time = given.value.0;
-        if time > LONGEST {
-            self.complain_with(given.span, "too long a penalty", "the most is 30d");
-        }
-        if time.is_zero() {
-            self.complain_with(
-                given.span,
-                "a penalty of nothing",
-                "leave it out: who is refused may come back when the rate allows it",
-            );
-        }
-        Some(time).filter(|time| !time.is_zero())
+/// Reports a `content_type` that is none, or stands alone.
+pub(crate) fn check_content_type(given: &Spanned<Text>, has_body: bool, report: &mut Report) {
+    let text = &given.value.text;
+    if !has_body {
+        report.error(given.span, "a `content_type` without a `body`");
+    } else if HeaderValue::from_str(text).is_err() || !text.contains('/') {
+        let sentence = format!("`{text}` is not a content type");
+        let hint = "expected for example `application/json`";
+        report.error_with(given.span, sentence, hint);
     }
 }
 

@@ -1,43 +1,44 @@
-//! `servers`: what they listen on, whom they answer for, and their locations.
+//! `servers`: their addresses, host names and locations.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
-use super::location::{ContentDirectives, SettingLevels};
-use super::settings::{self, ClientSettings, ServerSettings, spoken};
-use crate::config::compile::{self, Compiler, PathRule};
-use crate::config::decode::value::Text;
-use crate::config::decode::{Required, Spanned};
-use crate::config::plan::{Listener, Location, Server, SocketAddress};
+use super::client::{self, RealIp};
+use super::location::{ContentDirectives, LocationConf};
+use super::proxy_pass::LocationPool;
+use super::settings::{ClientSettings, Inherited, ServerDirectives, ServerSettings, Settings};
+use super::tls::{self, Tls};
+use crate::config::compile::{self, Compiler, LocationPath, PathRule, ServerName};
+use crate::config::decode::record::Record;
+use crate::config::decode::units::SocketAddress;
+use crate::config::decode::value::{List, Shorthand, Text};
+use crate::config::decode::{Field, Required, Spanned};
+use crate::config::report::Report;
 use crate::config::source::Span;
 
 pub(crate) mod raw {
-    //! `servers` and their `locations`.
-    use std::borrow::Cow;
-
-    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-
+    //! `servers` and their `locations`, as the user writes them.
     use crate::config::decode::record::record;
     use crate::config::decode::value::{Flag, HasShorthand, List, ListenAddress, Shorthand, Text};
-    use crate::config::decode::{Decode, DecodeContext, Field, Required};
-    use crate::config::directive::settings::raw::{ServerDirectives, Settings};
+    use crate::config::decode::{Field, Required};
+    use crate::config::directive::content::raw::Return;
+    use crate::config::directive::settings::{ServerDirectives, Settings};
     use crate::config::directive::tls::raw::Tls;
-    use crate::config::source::{Node, NodeKind};
 
     record! {
         /// A virtual server.
-        pub struct Server {
-            /// Where it listens: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/weir.sock`; `8443 ssl` for TLS. Default: *:80.
-            listen: Field<List<Shorthand<Listen>>>,
-            /// Hosts it answers for: `example.com`, `*.example.com`, `.example.com`, `www.example.*`, `~expr`. None given: whatever no other server claims.
+        pub(crate) struct Server {
+            /// Where it listens: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `unix:/run/weir.sock`; `8443 ssl` for TLS.
+            listen: Field<List<Shorthand<Listen>>> = "*:80" => Vec<Shorthand<Listen>>,
+            /// Its host names: `example.com`, `*.example.com`, `.example.com`, `www.example.*`, `~expr`. None given: all hosts that no other server has.
             server_name: Field<List<Text>>,
             /// Its certificate and how TLS is spoken on its addresses; what is not given here holds as at the top level.
             tls: Field<Tls>,
-            /// Where requests go that no location of their own sends elsewhere: an upstream's name or `http://host:port[/uri]`, `https://…`.
+            /// Where requests go that no location handles: an upstream's name or `http://host:port[/uri]`, `https://…`.
             proxy_pass: Field<Text>,
             /// The same for gRPC: an upstream's name or `grpc://host:port`, spoken to in HTTP/2.
             grpc_pass: Field<Text>,
-            /// What requests are answered with that no location of their own sends elsewhere.
+            /// The response to requests that no location handles.
             r#return: Field<Return>,
             /// Paths with rules of their own.
             locations: Field<List<Location>>,
@@ -47,17 +48,17 @@ pub(crate) mod raw {
 
     record! {
         /// One address to listen on.
-        pub struct Listen {
+        pub(crate) struct Listen {
             /// Where.
             address: Required<ListenAddress>,
-            /// Clients speak TLS here. Default: false.
-            tls: Field<Flag>,
-            /// Every connection begins with a PROXY header, version 1 or 2; `real_ip` says whether it is believed. Default: false.
-            proxy_protocol: Field<Flag>,
-            /// Whether clients may speak HTTP/2 here, whatever its servers say. Default: as the address's default server says.
+            /// Clients speak TLS here.
+            tls: Field<Flag> = "false" => bool,
+            /// Every connection begins with a PROXY header, version 1 or 2; `real_ip` decides whether it is trusted.
+            proxy_protocol: Field<Flag> = "false" => bool,
+            /// Whether clients may speak HTTP/2 here, whatever `http2` of its servers. Default: that of the address's default server.
             http2: Field<Flag>,
-            /// This server answers for hosts that nobody claims on this address. Default: false.
-            default_server: Field<Flag>,
+            /// This server handles hosts that no server has on this address.
+            default_server: Field<Flag> = "false" => bool,
         }
     }
 
@@ -67,402 +68,446 @@ pub(crate) mod raw {
 
     record! {
         /// A path and what holds there.
-        pub struct Location {
+        pub(crate) struct Location {
             /// Which paths: a prefix such as `/api/`, `= /exact`, `^~ /prefix`, `~ expr` or `~* expr`, in nginx's order of preference.
             path: Required<Text>,
             /// Where requests go: an upstream's name or `http://host:port[/uri]`. Default: as the server says.
             proxy_pass: Field<Text>,
             /// The same for gRPC: an upstream's name or `grpc://host:port`, spoken to in HTTP/2.
             grpc_pass: Field<Text>,
-            /// What requests are answered with, in place of being sent on.
+            /// The response to requests, in place of sending them on.
             r#return: Field<Return>,
         }
         with settings: Settings,
     }
+}
 
-    /// `return`, as nginx writes it or in parts.
-    #[derive(Debug, Clone)]
-    pub enum Return {
-        /// In parts.
-        Parts(Box<ReturnParts>),
-        /// `204`, `200 text`, `301 https://…` or `https://…`.
-        Text(Text),
-    }
+/// One address to listen on, and the servers behind it.
+#[derive(Debug, Clone)]
+pub struct Listener {
+    /// Where.
+    pub address: SocketAddress,
+    /// Whether clients speak TLS here.
+    pub tls: bool,
+    /// Whether every connection begins with a PROXY header.
+    pub proxy_protocol: bool,
+    /// `http2` of the address itself.
+    pub http2: Option<bool>,
+    /// Those that name this address, in the file's order.
+    pub servers: Vec<usize>,
+    /// The one for hosts that no server has: the server marked `default_server`, else one without a name, else the first.
+    pub default_server: usize,
+}
 
-    record! {
-        /// An answer without an upstream.
-        pub struct ReturnParts {
-            /// Its status; 444 closes the connection without an answer. Default: 302 with `url`, else 200.
-            status: Field<Text>,
-            /// Its text. Default: a page about the status.
-            body: Field<Text>,
-            /// The type of the text. Default: text/plain.
-            content_type: Field<Text>,
-            /// Where a redirect leads.
-            url: Field<Text>,
-            /// The same as `url`.
-            location: Field<Text>,
-        }
-    }
+/// A virtual server.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// What `$server_name` gives: the first name, or nothing.
+    pub name: Box<str>,
+    /// Its host names.
+    pub names: Vec<ServerName>,
+    /// Connection-level settings, in force from the moment the server is known (the listener's default server before).
+    pub client: ClientSettings,
+    /// `client_header_timeout`
+    pub header_timeout: Duration,
+    /// TLS settings; there for every server of a listener with TLS.
+    pub tls: Option<Tls>,
+    /// `real_ip`
+    pub real_ip: Option<RealIp>,
+    /// The largest size of a request's headers, `large_client_header_buffers` multiplied out.
+    pub max_head: usize,
+    /// `http2`
+    pub http2: bool,
+    /// `http2_max_concurrent_streams`
+    pub max_streams: u32,
+    /// `http2_max_resets`
+    pub max_resets: u32,
+    /// Its locations in the file's order.
+    pub locations: Vec<Location>,
+    /// For requests without a location: the server's own settings.
+    pub fallback: LocationConf,
+}
 
-    impl Decode for Return {
-        fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
-            match node.kind {
-                NodeKind::Mapping(_) => context
-                    .record(node)
-                    .map(|parts| Self::Parts(Box::new(parts))),
-                NodeKind::Scalar(_) => Text::decode(node, context).map(Self::Text),
-                NodeKind::Null | NodeKind::Sequence(_) | NodeKind::Unset => {
-                    context.expected(
-                        node,
-                        "a status, or a mapping with `status` and `body` or `url`",
-                    );
-                    None
-                }
-            }
-        }
-    }
+/// A path and what holds there.
+#[derive(Debug, Clone)]
+pub struct Location {
+    /// Which paths.
+    pub path: LocationPath,
+    /// What holds there.
+    pub conf: LocationConf,
+}
 
-    impl JsonSchema for Return {
-        fn schema_name() -> Cow<'static, str> {
-            "Return".into()
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-            let parts = generator.subschema_for::<ReturnParts>();
-            json_schema!({ "anyOf": [{ "type": ["integer", "string"] }, parts] })
-        }
-    }
+/// What all servers are compiled with.
+pub(crate) struct TopLevel<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) connection: &'a ServerDirectives,
+    pub(crate) tls: &'a Field<tls::raw::Tls>,
 }
 
 /// The listeners as they are gathered.
 #[derive(Default)]
 struct ListenerTable {
     listeners: Vec<Listener>,
-    /// Where each listener's `default_server` was said, if it was.
-    defaults: Vec<Option<Span>>,
-    /// Where each was first named.
-    said: Vec<Span>,
-    /// Which names were claimed on which listener, and where.
-    claimed: HashMap<(usize, String), Span>,
+    places: Vec<ListenerPlaces>,
 }
 
-/// An address as a server asks for it.
+/// Where the parts of a listener were given.
+struct ListenerPlaces {
+    first: Span,
+    default_server: Option<Span>,
+    /// Host names of its servers.
+    names: HashMap<String, Span>,
+}
+
+/// An address as a server gives it.
 struct ListenSpec {
     address: SocketAddress,
     span: Span,
-    is_default: bool,
+    default_server: bool,
     tls: bool,
     http2: Option<bool>,
+    proxy_protocol: bool,
 }
 
-impl Compiler<'_> {
-    /// `servers` and the addresses they share.
-    pub(in crate::config) fn servers(&mut self) -> (Vec<Server>, Vec<Listener>) {
-        let config = self.config;
-        let given: &[Spanned<raw::Server>] = config.servers.value().map_or(&[], |list| &list.0);
-        if let Some(list) = config.servers.get().filter(|list| list.value.0.is_empty()) {
-            self.complain(list.span, "no servers: there is nothing to do");
-        }
-        let mut gathered = ListenerTable::default();
-        let mut servers = Vec::new();
-        for (index, server) in given.iter().enumerate() {
-            let tls = self.listen(index, server, &mut gathered);
-            servers.push(self.server(server, tls));
-        }
-        for (listener, marked) in gathered.listeners.iter_mut().zip(&gathered.defaults) {
-            if marked.is_none() {
-                let nameless = |index: &&usize| {
-                    servers
-                        .get(**index)
-                        .is_some_and(|server| server.names.is_empty())
-                };
-                let first = listener
-                    .servers
-                    .iter()
-                    .find(nameless)
-                    .or_else(|| listener.servers.first());
-                listener.default_server = first.copied().unwrap_or(0);
-            }
-        }
-        self.warn_of_no_proxy_header(&gathered.listeners);
-        (servers, gathered.listeners)
+/// `servers` and the addresses they share.
+pub(crate) fn servers(
+    given: &Required<List<raw::Server>>,
+    top: &TopLevel<'_>,
+    pool: &mut LocationPool<'_>,
+    compiler: &mut Compiler<'_>,
+) -> (Vec<Server>, Vec<Listener>) {
+    if let Some(list) = given.get().filter(|list| list.value.0.is_empty()) {
+        compiler
+            .report
+            .error(list.span, "`servers` is empty: there is nothing to do");
     }
-
-    /// Gathers what a server listens on, and says where it was told to do so with TLS, if it was.
-    fn listen(
-        &mut self,
-        index: usize,
-        server: &Spanned<raw::Server>,
-        gathered: &mut ListenerTable,
-    ) -> Option<Span> {
-        let any = SocketAddress::Tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80)));
-        let mut addresses: Vec<ListenSpec> = Vec::new();
-        match server.value.listen.value() {
-            None if server.value.listen.key().is_none() => {
-                addresses.push(ListenSpec {
-                    address: any,
-                    span: server.span,
-                    is_default: false,
-                    tls: false,
-                    http2: None,
-                });
-            }
-            None => {}
-            Some(list) => {
-                for entry in &list.0 {
-                    let Some(address) = entry.value.0.address.get() else {
-                        continue;
-                    };
-                    let entry = &entry.value.0;
-                    let text = &address.value.0;
-                    let tls = entry.tls.value().map_or(text.ssl, |flag| flag.0);
-                    addresses.push(ListenSpec {
-                        address: text.address.clone(),
-                        span: address.span,
-                        is_default: text.default_server
-                            || entry.default_server.value().is_some_and(|flag| flag.0),
-                        tls,
-                        http2: spoken(entry.http2.value().map(|flag| flag.0), text.http2),
-                    });
-                }
-                if list.0.is_empty() {
-                    self.complain_with(
-                        server.value.listen.key().unwrap_or(server.span),
-                        "a server that listens on nothing",
-                        "leave `listen` out for `*:80`",
-                    );
-                }
-            }
-        }
-        let tls = addresses.iter().find(|asked| asked.tls);
-        let tls = tls.map(|asked| asked.span);
-        for asked in addresses {
-            self.join(index, server, gathered, asked);
-        }
-        begin_with_proxy_header(&server.value, &mut gathered.listeners);
-        tls
+    let mut table = ListenerTable::default();
+    let mut servers = Vec::new();
+    for (index, given) in given.items().iter().enumerate() {
+        let tls = listen(index, given, &mut table, compiler.report);
+        servers.push(Server::compile(given, tls, top, pool, compiler));
     }
+    for (listener, places) in table.listeners.iter_mut().zip(&table.places) {
+        if places.default_server.is_none() {
+            let mut indices = listener.servers.iter();
+            let is_nameless = |index: &&usize| {
+                let server: Option<&Server> = servers.get(**index);
+                server.is_some_and(|server| server.names.is_empty())
+            };
+            let first = indices
+                .find(is_nameless)
+                .or_else(|| listener.servers.first());
+            listener.default_server = first.copied().unwrap_or(0);
+        }
+    }
+    warn_of_no_proxy_header(given, top, &table.listeners, compiler.report);
+    (servers, table.listeners)
+}
 
-    /// Makes a server one of those behind an address.
-    fn join(
-        &mut self,
-        index: usize,
-        server: &Spanned<raw::Server>,
-        gathered: &mut ListenerTable,
-        asked: ListenSpec,
-    ) {
-        let span = asked.span;
-        let known = gathered
-            .listeners
-            .iter()
-            .position(|listener| listener.address == asked.address);
-        let at = known.unwrap_or_else(|| {
-            gathered.listeners.push(Listener {
-                address: asked.address,
-                tls: asked.tls,
-                proxy_protocol: false,
-                http2: asked.http2,
-                servers: Vec::new(),
-                default_server: index,
-            });
-            gathered.defaults.push(None);
-            gathered.said.push(span);
-            gathered.listeners.len() - 1
+/// Adds a server to its listeners; where it listens with TLS, if it does.
+fn listen(
+    index: usize,
+    server: &Spanned<raw::Server>,
+    table: &mut ListenerTable,
+    report: &mut Report,
+) -> Option<Span> {
+    let listed = &server.value.listen;
+    if listed.key().is_some() && listed.value().is_none() {
+        return None;
+    }
+    let mut tls = None;
+    for Shorthand(entry) in server.value.listen() {
+        let Some(address) = entry.address.get() else {
+            continue;
+        };
+        let text = &address.value.0;
+        let spec = ListenSpec {
+            address: text.address.clone(),
+            span: listed.value().map_or(server.span, |_| address.span),
+            default_server: text.default_server || entry.default_server(),
+            tls: entry.tls() || (text.ssl && entry.tls.value().is_none()),
+            http2: match entry.http2.value() {
+                Some(flag) => Some(flag.0),
+                None => text.http2.then_some(true),
+            },
+            proxy_protocol: entry.proxy_protocol(),
+        };
+        if spec.tls {
+            tls = tls.or(Some(spec.span));
+        }
+        join(index, server, table, spec, report);
+    }
+    if let Some(list) = listed.get().filter(|list| list.value.0.is_empty()) {
+        let place = listed.key().unwrap_or(list.span);
+        let hint = "leave `listen` out for `*:80`";
+        report.error_with(place, "a server that listens on nothing", hint);
+    }
+    tls
+}
+
+/// Makes a server one of those behind an address.
+fn join(
+    index: usize,
+    server: &Spanned<raw::Server>,
+    table: &mut ListenerTable,
+    spec: ListenSpec,
+    report: &mut Report,
+) {
+    let ListenSpec { address, span, .. } = spec;
+    let mut known = table.listeners.iter();
+    let at = known.position(|listener| listener.address == address);
+    let at = at.unwrap_or_else(|| {
+        table.listeners.push(Listener {
+            address,
+            tls: spec.tls,
+            proxy_protocol: false,
+            http2: spec.http2,
+            servers: Vec::new(),
+            default_server: index,
         });
-        let (Some(listener), Some(default)) = (
-            gathered.listeners.get_mut(at),
-            gathered.defaults.get_mut(at),
-        ) else {
-            return;
+        table.places.push(ListenerPlaces {
+            first: span,
+            default_server: None,
+            names: HashMap::new(),
+        });
+        table.listeners.len() - 1
+    });
+    let (listener, places) = (&mut table.listeners[at], &mut table.places[at]);
+    // One server that gives `proxy_protocol` gives it for all, as in nginx: the header is read before the server is known.
+    listener.proxy_protocol |= spec.proxy_protocol;
+    if listener.servers.contains(&index) {
+        report.error(span, "this server listens here already");
+        return;
+    }
+    listener.servers.push(index);
+    if listener.tls != spec.tls {
+        let place = report.sources().place(places.first);
+        let sentence = "an address cannot be with TLS for one server and without for another";
+        report.error_with(span, sentence, format!("the other is at {place}"));
+    }
+    listener.http2 = listener.http2.or(spec.http2);
+    if spec.http2.is_some() && listener.http2 != spec.http2 {
+        let sentence = "an address cannot be with HTTP/2 for one server and without for another";
+        report.error(span, sentence);
+    }
+    if spec.default_server {
+        if let Some(first) = places.default_server.replace(span) {
+            let place = report.sources().place(first);
+            let sentence = "a second `default_server` for this address";
+            report.error_with(span, sentence, format!("the first is at {place}"));
+        }
+        listener.default_server = index;
+    }
+    check_names(server, span, &mut places.names, report);
+}
+
+/// Reports names that another server on the same address has, too.
+fn check_names(
+    server: &Spanned<raw::Server>,
+    listen: Span,
+    names: &mut HashMap<String, Span>,
+    report: &mut Report,
+) {
+    let given = &server.value.server_name;
+    if given.key().is_some() && given.value().is_none() {
+        return;
+    }
+    let items = given.items().iter();
+    let mut own: Vec<_> = items
+        .map(|name| (folded(&name.value.text), name.span))
+        .collect();
+    if own.is_empty() {
+        own.push((String::new(), listen));
+    }
+    for (name, span) in own {
+        let Some(first) = names.insert(name.clone(), span) else {
+            continue;
         };
-        if listener.servers.contains(&index) {
-            self.complain(span, "this server listens here already");
-            return;
-        }
-        listener.servers.push(index);
-        if listener.tls != asked.tls {
-            let place = gathered
-                .said
-                .get(at)
-                .map(|first| self.report.sources().place(*first));
-            self.complain_with(
-                span,
-                "one address cannot be with TLS for one server and without for another",
-                format!("the other is at {}", place.unwrap_or_default()),
-            );
-        }
-        listener.http2 = listener.http2.or(asked.http2);
-        if asked.http2.is_some() && listener.http2 != asked.http2 {
-            let sentence = "one address cannot speak HTTP/2 for one server and not for another";
-            self.complain(span, sentence);
-        }
-        if asked.is_default {
-            if let Some(first) = default.replace(span) {
-                let place = self.report.sources().place(first);
-                self.complain_with(
-                    span,
-                    "a second `default_server` for this address",
-                    format!("the first is at {place}"),
-                );
+        let place = report.sources().place(first);
+        let sentence = match name.is_empty() {
+            true => "another server without a name listens here".to_owned(),
+            false => {
+                format!("conflicting server name `{name}`: another server on this address has it")
             }
-            listener.default_server = index;
-        }
-        self.claim(at, server, span, &mut gathered.claimed);
+        };
+        report.error_with(span, sentence, format!("it is at {place}"));
     }
+}
 
-    /// Complains about names that another server on the same address has, too.
-    fn claim(
-        &mut self,
-        at: usize,
-        server: &Spanned<raw::Server>,
-        listen: Span,
-        claimed: &mut HashMap<(usize, String), Span>,
-    ) {
-        let names = server.value.server_name.value();
-        if server.value.server_name.key().is_some() && names.is_none() {
-            return;
-        }
-        let mut own: Vec<(String, Span)> = names
-            .map_or(&[][..], |list| &list.0)
-            .iter()
-            .map(|name| (folded(&name.value.text), name.span))
-            .collect();
-        if own.is_empty() {
-            own.push((String::new(), listen));
-        }
-        for (name, span) in own {
-            if let Some(first) = claimed.insert((at, name.clone()), span) {
-                let place = self.report.sources().place(first);
-                let sentence = if name.is_empty() {
-                    "another server without a name listens here".to_owned()
-                } else {
-                    format!(
-                        "conflicting server name `{name}`: another server on this address has it"
-                    )
-                };
-                self.complain_with(span, sentence, format!("it is at {place}"));
-            }
-        }
-    }
-
-    fn server(&mut self, given: &Spanned<raw::Server>, tls: Option<Span>) -> Server {
+impl Server {
+    fn compile(
+        given: &Spanned<raw::Server>,
+        listens_with_tls: Option<Span>,
+        top: &TopLevel<'_>,
+        pool: &mut LocationPool<'_>,
+        compiler: &mut Compiler<'_>,
+    ) -> Self {
         let server = &given.value;
-        let texts: &[Spanned<Text>] = server.server_name.value().map_or(&[], |list| &list.0);
-        let names = texts
-            .iter()
-            .filter_map(|name| self.server_name(&name.value.text, name.span))
-            .collect();
-        let config = self.config;
-        let levels = [&server.connection, &config.connection];
-        let connection = ServerSettings::merge(levels.into_iter(), self);
-        let outer = [&server.settings, &config.settings];
-        let client = ClientSettings::merge(outer.iter().map(|s| &s.client), self);
-        self.check_real_ip(SettingLevels(&outer));
+        let texts = server.server_name.items();
+        let names = texts.iter().filter_map(|name| {
+            let read = compile::server_name(&name.value.text);
+            compiler.report.parsed(name.span, read)
+        });
+        let names = names.collect();
+        let connection: ServerDirectives =
+            Record::inherit([&server.connection, top.connection].into_iter());
+        let settings = ServerSettings::new(&connection, compiler.report);
+        let levels = [&server.settings, top.settings];
+        let inherited = Inherited::new(&levels);
         let own = ContentDirectives {
-            pass: &server.proxy_pass,
-            grpc: &server.grpc_pass,
-            answer: &server.r#return,
+            proxy_pass: &server.proxy_pass,
+            grpc_pass: &server.grpc_pass,
+            r#return: &server.r#return,
         };
-        let max_streams = connection.http2_max_concurrent_streams;
-        let locations = self.locations(server, own);
-        Server {
+        let max_streams = settings.http2_max_concurrent_streams;
+        Self {
             name: texts
                 .first()
                 .map_or_else(String::new, |name| folded(&name.value.text))
                 .into(),
             names,
-            client,
-            header_timeout: connection.client_header_timeout,
-            tls: self.tls(given, tls),
-            real_ip: self.real_ip(SettingLevels(&outer)),
-            max_head: connection.large_client_header_buffers,
-            http2: settings::http2(levels.into_iter()),
+            client: ClientSettings::new(&inherited.settings.client, compiler.report),
+            header_timeout: settings.client_header_timeout,
+            tls: server_tls(given, listens_with_tls, top, compiler.report),
+            real_ip: real_ip(&levels, &inherited, compiler.report),
+            max_head: settings.large_client_header_buffers,
+            http2: settings.http2,
             max_streams,
-            max_resets: settings::max_resets(levels.into_iter(), max_streams),
-            locations,
-            fallback: self.conf(SettingLevels(&outer), own, None),
+            max_resets: connection.max_resets(max_streams),
+            locations: locations(server, own, top, pool, compiler),
+            fallback: LocationConf::compile(inherited, own, None, pool, compiler),
         }
     }
+}
 
-    fn locations(&mut self, server: &raw::Server, own: ContentDirectives<'_>) -> Vec<Location> {
-        let config = self.config;
-        let mut seen = HashMap::new();
-        let listed: &[Spanned<raw::Location>] =
-            server.locations.value().map_or(&[], |list| &list.0);
-        let mut locations = Vec::new();
-        for location in listed {
-            let given = self.location_path(&location.value.path, &mut seen);
-            let inner = [&location.value.settings, &server.settings, &config.settings];
-            let does = ContentDirectives {
-                pass: &location.value.proxy_pass,
-                grpc: &location.value.grpc_pass,
-                answer: &location.value.r#return,
-            };
-            // Without an action of its own it does what its server does, from the server's point of view.
-            let (does, rule) = if does.something() {
-                (does, given.as_ref().map(|path| &path.rule))
-            } else {
-                if !own.something() {
-                    self.warn(
-                        location.span,
-                        "every request here is answered 404",
-                        "say what becomes of them: `proxy_pass` or `return`",
-                    );
-                }
-                (own, None)
-            };
-            let mut conf = self.conf(SettingLevels(&inner), does, rule);
-            self.warn_of_nothing_sent(&location.value.settings, &conf);
-            if location.value.settings.real_ip.get().is_some() {
-                self.check_real_ip(SettingLevels(&inner));
-                conf.real_ip = self.real_ip(SettingLevels(&inner));
-            }
-            locations.extend(given.map(|path| Location { path, conf }));
+/// The `real_ip` of a server or a location that gives one.
+fn real_ip(levels: &[&Settings], inherited: &Inherited, report: &mut Report) -> Option<RealIp> {
+    let given = levels.iter().filter_map(|level| level.real_ip.get());
+    let given: Vec<_> = given.map(|given| (&given.value, given.span)).collect();
+    client::check_real_ip(&given, &inherited.real_ip, report);
+    RealIp::compile(&inherited.real_ip, report)
+}
+
+/// The `tls` of a server; `listens` is where it listens with TLS.
+fn server_tls(
+    server: &Spanned<raw::Server>,
+    listens: Option<Span>,
+    top: &TopLevel<'_>,
+    report: &mut Report,
+) -> Option<Tls> {
+    let given = &server.value.tls;
+    let Some(listens) = listens else {
+        if let Some(key) = given.key().filter(|_| given.value().is_some()) {
+            report.warn(
+                key,
+                "this server has a certificate and never listens with TLS",
+                "write `listen: { address: …, tls: true }`",
+            );
         }
-        locations
+        return None;
+    };
+    let levels: Vec<_> = given.value().into_iter().chain(top.tls.value()).collect();
+    if levels.is_empty() {
+        // A `tls` that could not be understood is reported already.
+        if given.key().or_else(|| top.tls.key()).is_none() {
+            let sentence = "this server listens with TLS and has no `tls`";
+            let hint = "add `tls: { certificate: fullchain.pem, key: key.pem }` to it";
+            report.error_with(listens, sentence, hint);
+        }
+        return None;
     }
+    Some(Tls::compile(&levels, listens, report))
+}
 
-    fn location_path(
-        &mut self,
-        given: &Required<Text>,
-        seen: &mut HashMap<String, Span>,
-    ) -> Option<compile::LocationPath> {
-        let given = given.get()?;
-        let path = self.path(given)?;
-        let (kind, text) = match &path.rule {
-            PathRule::Exact(text) => ("=", text.to_string()),
-            PathRule::Prefix(text) | PathRule::PrefixFirst(text) => ("", text.to_string()),
-            PathRule::Expression(_) => ("~", path.text.to_string()),
+fn locations(
+    server: &raw::Server,
+    own: ContentDirectives<'_>,
+    top: &TopLevel<'_>,
+    pool: &mut LocationPool<'_>,
+    compiler: &mut Compiler<'_>,
+) -> Vec<Location> {
+    let mut seen = HashMap::new();
+    let locations = server.locations.items().iter().filter_map(|given| {
+        let Spanned {
+            value: location,
+            span,
+        } = given;
+        let path = location_path(&location.path, &mut seen, compiler.report);
+        let levels = [&location.settings, &server.settings, top.settings];
+        let inherited = Inherited::new(&levels);
+        let content = ContentDirectives {
+            proxy_pass: &location.proxy_pass,
+            grpc_pass: &location.grpc_pass,
+            r#return: &location.r#return,
         };
-        if let Some(first) = seen.insert(format!("{kind}{text}"), given.span) {
-            let place = self.report.sources().place(first);
-            let sentence = format!("a second location for `{}`", path.text);
-            self.complain_with(given.span, sentence, format!("the first is at {place}"));
+        let own_real_ip = location.settings.real_ip.get();
+        let real_ip = own_real_ip.and_then(|_| real_ip(&levels, &inherited, compiler.report));
+        // Without content of its own it has that of its server, which is under no path.
+        let mut conf = if content.is_given() {
+            let rule = path.as_ref().map(|path| &path.rule);
+            LocationConf::compile(inherited, content, rule, pool, compiler)
+        } else {
+            if !own.is_given() {
+                let sentence = "every request here gets a 404";
+                let hint = "add `proxy_pass` or `return`";
+                compiler.report.warn(*span, sentence, hint);
+            }
+            LocationConf::compile(inherited, own, None, pool, compiler)
+        };
+        conf.warn_of_unused(&location.settings, compiler.report);
+        conf.real_ip = real_ip;
+        path.map(|path| Location { path, conf })
+    });
+    locations.collect()
+}
+
+fn location_path(
+    given: &Required<Text>,
+    seen: &mut HashMap<String, Span>,
+    report: &mut Report,
+) -> Option<LocationPath> {
+    let given = given.get()?;
+    let path = compile::location_path(given, report)?;
+    let (kind, text) = match &path.rule {
+        PathRule::Exact(text) => ("=", text),
+        PathRule::Prefix(text) | PathRule::PrefixFirst(text) => ("", text),
+        PathRule::Expression(_) => ("~", &path.text),
+    };
+    if let Some(first) = seen.insert(format!("{kind}{text}"), given.span) {
+        let place = report.sources().place(first);
+        let sentence = format!("a second location for `{}`", path.text);
+        report.error_with(given.span, sentence, format!("the first is at {place}"));
+    }
+    Some(path)
+}
+
+/// Warns of a `real_ip` that reads PROXY headers where no listener expects any.
+fn warn_of_no_proxy_header(
+    servers: &Required<List<raw::Server>>,
+    top: &TopLevel<'_>,
+    listeners: &[Listener],
+    report: &mut Report,
+) {
+    if listeners.iter().any(|listener| listener.proxy_protocol) {
+        return;
+    }
+    let servers = servers.items().iter().map(|server| &server.value.settings);
+    for level in servers.chain([top.settings]) {
+        let header = level.real_ip.value().and_then(|it| it.header.get());
+        if let Some(header) = header.filter(|it| it.value.text == "proxy_protocol") {
+            report.warn(
+                header.span,
+                "no listener expects a PROXY header",
+                "add it to a listener: `listen: { address: …, proxy_protocol: true }`",
+            );
         }
-        Some(path)
     }
 }
 
-/// One server that says `proxy_protocol` of an address says it for all, as in nginx: the header comes before anybody
-/// knows which server is meant.
-fn begin_with_proxy_header(server: &raw::Server, listeners: &mut [Listener]) {
-    let entries = server.listen.value().map_or(&[][..], |list| &list.0);
-    for entry in entries {
-        let entry = &entry.value.0;
-        let said = entry.proxy_protocol.value().is_some_and(|flag| flag.0);
-        let address = entry.address.value().filter(|_| said);
-        for listener in listeners.iter_mut() {
-            listener.proxy_protocol |= address.is_some_and(|it| it.0.address == listener.address);
-        }
-    }
-}
-
-/// A name as it is compared; an expression's letters mean what they are.
+/// A name as it is compared; the case of an expression is kept.
 fn folded(name: &str) -> String {
-    if name.starts_with('~') {
-        name.to_owned()
-    } else {
-        name.to_ascii_lowercase()
+    match name.starts_with('~') {
+        true => name.to_owned(),
+        false => name.to_ascii_lowercase(),
     }
 }

@@ -1,8 +1,7 @@
 //! Settings of the top level, a server and a location.
 //!
-//! Each stands in one of the lists of `settings!` below, with its type, default, inheritance and sentence; a plain one needs
-//! nothing else but what it is for. Those without a type that runs have a compiler of their own, some of them here:
-//! bandwidth (`limit_rate`), buffering, and what holds for a connection before the location is known.
+//! Each stands in one of the lists of `settings!` below, with its type, default, check and description. Those without a type
+//! that runs are compiled by functions of their own, of which bandwidth (`limit_rate`) and buffering stand here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,225 +9,66 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use self::raw::{Buffers, SizeText};
-use super::client::raw::{AccessWord, ProxyProtocol};
+use super::client::raw::{AccessWord, RealIp};
+use super::client::{AccessRules, ProxyProtocolVersion};
 use super::content::raw::Fallback;
 use super::health::raw::Breaker;
-use super::limits::raw::{ConnRule, ReqRule};
-use super::limits::{LogLevel, raw as raw_limits};
-use super::location::SettingLevels;
-use super::proxy_pass::raw::ProxyRedirect;
-use super::store::raw::HeaderText;
+use super::limits::LogLevel;
+use super::limits::raw::{ConnRule, LimitHeaders, ReqRule};
+use super::syntax::{
+    Buffers, HeaderText, NextUpstreamWords, ProxyRedirect, RedirectRule, SizeText,
+};
+use super::tls;
+use super::tls::raw::ProxySsl;
 use crate::config::compile::Compiler;
-use crate::config::decode::record::Setting;
 #[cfg(test)]
 use crate::config::decode::record::SettingRow;
+use crate::config::decode::record::{Record, record};
 use crate::config::decode::value::{
-    Flag, HeaderCount, List, NamedMap, OrOff, RefusalStatus, RequestCount, Size, Streams, Text,
-    Time, Tries, mistaken,
+    Flag, HeaderCount, HttpVersion, List, NamedMap, OrOff, RefusalStatus, RequestCount, Size,
+    Streams, Text, Time, Tries, nonzero,
 };
-use crate::config::decode::{Spanned, settings, units, value};
+use crate::config::decode::{Field, Spanned, settings, units};
+use crate::config::report::{ParseError, Report};
 use crate::config::template::{Template, TemplatePhase, Variable};
 
 pub(crate) mod raw {
-    //! What the user writes: the settings of all three levels together, and values with a syntax of their own.
-
-    use std::borrow::Cow;
-
-    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-
-    pub use super::{
-        BufferingDirectives, ClientDirectives, LimitDirectives, ProxyDirectives, ServerDirectives,
-    };
+    //! The bounds of buffers, as the user writes them.
+    use crate::config::decode::Field;
     use crate::config::decode::record::record;
-    use crate::config::decode::units::ParseError;
-    use crate::config::decode::value::{List, RequestCount, Size, Text, scalar_from};
-    use crate::config::decode::{Decode, DecodeContext, Field, Required, Spanned, units};
-    use crate::config::directive::client::raw::RealIp;
-    use crate::config::directive::tls::raw::ProxySsl;
-    use crate::config::report::{self, Diagnostic};
-    use crate::config::source::{Node, NodeKind};
-
-    record! {
-        /// Settings of the top level, of a server and of a location; the inner one holds.
-        pub struct Settings {
-            /// Whose word is taken for the client's address. Each of its keys is inherited by itself.
-            real_ip: Field<RealIp>,
-        }
-        with limits: LimitDirectives, client: ClientDirectives, proxy: ProxyDirectives, buffering: BufferingDirectives, proxy_ssl: ProxySsl,
-    }
-
-    /// `large_client_header_buffers`: a number and a size.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Buffers {
-        /// How many.
-        pub number: u64,
-        /// How large each.
-        pub size: u64,
-    }
-
-    impl Buffers {
-        /// Both multiplied.
-        #[must_use]
-        pub fn bytes(self) -> u64 {
-            self.number.saturating_mul(self.size)
-        }
-    }
-
-    record! {
-        /// A number of buffers and the size of each.
-        pub struct BuffersParts {
-            /// How many.
-            number: Required<RequestCount>,
-            /// How large each.
-            size: Required<Size>,
-        }
-    }
-
-    impl Decode for Buffers {
-        fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
-            if let NodeKind::Mapping(_) = node.kind {
-                let parts: BuffersParts = context.record(node)?;
-                return Some(Self {
-                    number: parts.number.value()?.0,
-                    size: parts.size.value()?.0,
-                });
-            }
-            scalar_from(
-                node,
-                context,
-                "a number and a size such as `4 8k`",
-                |text| {
-                    let (number, size) = text.split_once(' ').ok_or_else(|| {
-                        ParseError::new(format!("`{text}` is not a number and a size"))
-                            .help("expected for example `4 8k`")
-                    })?;
-                    Ok(Self {
-                        number: units::whole(number, "a number of buffers", 1, 1024)?,
-                        size: units::size(size.trim())?,
-                    })
-                },
-            )
-        }
-    }
-
-    impl JsonSchema for Buffers {
-        fn schema_name() -> Cow<'static, str> {
-            "Buffers".into()
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-            let parts = generator.subschema_for::<BuffersParts>();
-            json_schema!({ "anyOf": [{ "type": "string", "pattern": "^[0-9]+ +[0-9]+[kKmMgG]?$" }, parts] })
-        }
-    }
-
-    /// `proxy_next_upstream`: a list of words, or one text of them as in nginx.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct NextUpstream(pub Vec<String>);
-
-    /// What may stand there.
-    const OCCASIONS: [&str; 12] = [
-        "error",
-        "timeout",
-        "invalid_header",
-        "non_idempotent",
-        "http_500",
-        "http_502",
-        "http_503",
-        "http_504",
-        "http_403",
-        "http_404",
-        "http_429",
-        "off",
-    ];
-
-    impl Decode for NextUpstream {
-        fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
-            let texts = List::<Text>::decode(node, context)?;
-            let mut words = Vec::new();
-            for Spanned { value, span } in &texts.0 {
-                let mut at = 0;
-                for word in value.text.split(' ') {
-                    let place = value.part(*span, at..at + word.len());
-                    at += word.len() + 1;
-                    // `off` is a flag in YAML's older dialect, and so may come as one of its other names.
-                    let word = match word {
-                        "" => continue,
-                        "false" | "no" => "off",
-                        word => word,
-                    };
-                    if !OCCASIONS.contains(&word) {
-                        let hint = report::hint(word, OCCASIONS).unwrap_or_else(|| {
-                            format!("expected some of {}", OCCASIONS.join(", "))
-                        });
-                        let sentence = format!("`{word}` is no reason to try the next server");
-                        context.complain(Diagnostic::new(place, sentence).help(hint));
-                    }
-                    words.push(word.to_owned());
-                }
-            }
-            if words.len() > 1 && words.iter().any(|word| word == "off") {
-                let sentence = "`off` cannot stand beside other words";
-                context.complain(Diagnostic::new(node.span, sentence));
-            }
-            Some(Self(words))
-        }
-    }
-
-    impl JsonSchema for NextUpstream {
-        fn schema_name() -> Cow<'static, str> {
-            "NextUpstream".into()
-        }
-
-        fn json_schema(_: &mut SchemaGenerator) -> Schema {
-            json_schema!({
-                "anyOf": [
-                    { "type": "string" },
-                    { "const": false },
-                    { "type": "array", "items": { "enum": OCCASIONS } },
-                ],
-            })
-        }
-    }
-
-    /// A size, or a text of variables that gives one.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct SizeText(pub Text);
-
-    impl Decode for SizeText {
-        fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
-            Text::decode(node, context).map(Self)
-        }
-    }
-
-    impl JsonSchema for SizeText {
-        fn schema_name() -> Cow<'static, str> {
-            "SizeText".into()
-        }
-
-        fn json_schema(_: &mut SchemaGenerator) -> Schema {
-            json_schema!({
-                "description": "A size in bytes, or with k, m or g behind it; or a text of variables that gives one.",
-                "anyOf": [
-                    { "type": "integer", "minimum": 0 },
-                    { "type": "string", "pattern": r"^([0-9]+[kKmMgG]?)?$|\$" },
-                ],
-            })
-        }
-    }
+    use crate::config::decode::value::{Size, Text};
+    use crate::config::report::ParseError;
 
     record! {
         /// Bounds of what is buffered, of all requests together.
-        pub struct BufferBounds {
-            /// How much may be kept in memory. Default: 64m.
-            memory: Field<Size>,
-            /// How much may be kept in files. Default: 1g.
-            disk: Field<Size>,
-            /// The directory for the files; no file in it ever has a name. Default: /var/tmp.
-            path: Field<Text>,
+        pub(crate) struct BufferBounds {
+            /// How much may be kept in memory.
+            memory: Field<Size> = "64m" => u64; if at_least_1m,
+            /// How much may be kept in files.
+            disk: Field<Size> = "1g" => u64,
+            /// The directory for the files, which are unnamed. `/tmp` is often memory.
+            path: Field<Text> = "/var/tmp" => Box<str>,
         }
     }
+
+    /// A handful of slow clients uses up less.
+    fn at_least_1m(memory: &Size, _: &str) -> Result<(), ParseError> {
+        match memory.0 < 1 << 20 {
+            true => Err(ParseError::new("too little memory to buffer anything").help(
+                "must be at least 1m; `proxy_buffering: off` and `proxy_request_buffering: off` disable buffering",
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+record! {
+    /// Settings of the top level, of a server and of a location; the inner one holds.
+    pub(crate) struct Settings {
+        /// Which proxies are trusted to name the client's address. Each of its keys is inherited by itself.
+        real_ip: Field<RealIp>,
+    }
+    with limits: LimitDirectives, client: ClientDirectives, proxy: ProxyDirectives, buffering: BufferingDirectives, proxy_ssl: ProxySsl,
 }
 
 settings! {
@@ -249,11 +89,11 @@ settings! {
         /// Only report what `limit_conn` would do.
         limit_conn_dry_run: Flag => bool = "off";
         /// The level at which a refusal by `limit_req` is logged: `info`, `notice`, `warn` or `error`; a delay goes one lower.
-        limit_req_log_level: value::LogLevel => LogLevel = "error";
+        limit_req_log_level: LogLevel => LogLevel = "error";
         /// The level at which a refusal by `limit_conn` is logged: `info`, `notice`, `warn` or `error`.
-        limit_conn_log_level: value::LogLevel => LogLevel = "error";
+        limit_conn_log_level: LogLevel => LogLevel = "error";
         /// Which header fields tell clients of their limits besides `Retry-After`: `ietf` for `RateLimit` and `RateLimit-Policy`, `legacy` for `X-RateLimit-Limit`, `-Remaining` and `-Reset`, or `off`. They stand on refusals; a mapping (`form`, `on`) also says on which responses.
-        limit_headers: raw_limits::LimitHeaders, default "ietf", see "[what a client is told](limits.md#what-a-client-is-told)";
+        limit_headers: LimitHeaders, default "ietf", see "[what a client is told](limits.md#what-a-client-is-told)";
     }
 }
 
@@ -302,11 +142,11 @@ settings! {
         /// Headers to send on, in place of the client's: the values are templates, an empty one removes the header. An inner mapping takes the place of an outer one.
         proxy_set_header: NamedMap<HeaderText>, otherwise "see below";
         /// What is changed about `Location` and `Refresh` of responses: `default` to put the location's path in place of the URL of `proxy_pass`, pairs of what they begin with and what takes its place, or `off`. An inner list takes the place of an outer one.
-        proxy_redirect: ProxyRedirect, default "default", see "[redirects](#redirects)";
+        proxy_redirect: ProxyRedirect, default "default" as Vec<RedirectRule>, see "[redirects](#redirects)";
         /// What upstreams are spoken to in: `1.1`, or `2` with many requests on one connection, which `grpc_pass` means where nothing is said.
-        proxy_http_version: value::HttpVersion, default "1.1", see "[HTTP/2](http2.md#upstreams)";
+        proxy_http_version: HttpVersion, default "1.1", see "[HTTP/2](http2.md#upstreams)";
         /// Whether upstreams are told the client's address by a PROXY header: `on` or `v1`, `v2`, or `off`. Each request then has a connection of its own.
-        proxy_protocol: ProxyProtocol, default "off", see "[clients](clients.md#proxy-protocol)";
+        proxy_protocol: ProxyProtocolVersion, default "off", see "[clients](clients.md#proxy-protocol)";
         /// How long connecting to an upstream may take.
         proxy_connect_timeout: Time => Duration = "60s", check nonzero;
         /// How long an upstream may take between two pieces of the request.
@@ -316,11 +156,11 @@ settings! {
         /// How many header fields an upstream's response may have; all together 64k.
         proxy_max_headers: HeaderCount => usize = "1000";
         /// When the next server is tried: `error`, `timeout`, `invalid_header`, `non_idempotent`, `http_500`, `http_502`, `http_503`, `http_504`, `http_403`, `http_404`, `http_429`, or `off`; a list, or one text with spaces.
-        proxy_next_upstream: raw::NextUpstream, default "error timeout";
+        proxy_next_upstream: NextUpstreamWords, default "error timeout" as Vec<String>;
         /// How many servers are tried at most; 0 for each once.
-        proxy_next_upstream_tries: Tries, default "0";
+        proxy_next_upstream_tries: Tries, default "0" as u32;
         /// For how long another server may be tried; 0 for no limit.
-        proxy_next_upstream_timeout: Time, default "0";
+        proxy_next_upstream_timeout: Time, default "0" as Option<Duration>;
         /// Answers 503 at once for a while where the location's requests fail too often; `{}` for one with all defaults.
         breaker: OrOff<Breaker>, default "off", see "[circuit breakers](resilience.md#circuit-breakers)";
         /// What is answered when the upstream's response is not to be had.
@@ -338,7 +178,7 @@ settings! {
 
 settings! {
     /// Buffering between clients and upstreams.
-    pub(in crate::config) struct BufferingSettings, written BufferingDirectives in "top level, server, location" {
+    pub(crate) struct BufferingSettings, written BufferingDirectives in "top level, server, location" {
         /// Whether a request's body is read whole before an upstream is asked.
         proxy_request_buffering: Flag => bool = "on", see "[buffering](buffering.md)";
         /// How much of a request's body is kept in memory; what is longer goes to a file.
@@ -356,7 +196,7 @@ settings! {
 
 settings! {
     /// Settings that hold before the location is known, hence at the top level and in a server only.
-    pub(in crate::config) struct ServerSettings, written ServerDirectives in "top level, server" {
+    pub(crate) struct ServerSettings, written ServerDirectives in "top level, server" {
         /// How long a client may take for the headers of a request.
         client_header_timeout: Time => Duration = "60s", check nonzero;
         /// The first piece of memory for a request's headers; it grows as needed.
@@ -364,7 +204,7 @@ settings! {
         /// How large a request's headers may be: number and size, multiplied; also `{ number: 4, size: 8k }`. There may be at most 100 fields.
         large_client_header_buffers: Buffers => usize = "4 8k", check header_buffers;
         /// Whether clients may speak HTTP/2, which they choose with TLS or say first.
-        http2: Flag, default "on", see "[HTTP/2](http2.md)";
+        http2: Flag => bool = "on", see "[HTTP/2](http2.md)";
         /// How many requests a client may have under way at once on an HTTP/2 connection.
         http2_max_concurrent_streams: Streams => u32 = "128";
         /// How many requests a client may reset at once on an HTTP/2 connection; a tenth of that it may reset every second.
@@ -374,7 +214,7 @@ settings! {
 
 /// The settings that `settings!` declares: the name of a table in docs/configuration.md, where they may stand, its rows.
 #[cfg(test)]
-pub(in crate::config) const REFERENCE: [(&str, &str, &[SettingRow]); 5] = [
+pub(crate) const REFERENCE: [(&str, &str, &[SettingRow]); 5] = [
     (
         "limits",
         LimitDirectives::CONTEXTS,
@@ -402,70 +242,60 @@ pub(in crate::config) const REFERENCE: [(&str, &str, &[SettingRow]); 5] = [
     ),
 ];
 
-/// Declares what runs where a value is written.
-macro_rules! plan_of {
-    ( $( $type:ty => $plan:ty, |$value:ident| $run:expr; )* ) => {
-        $( impl Setting<$plan> for $type {
-            fn plan(&self) -> $plan {
-                let $value = self;
-                $run
-            }
-        } )*
-    };
+/// The settings that hold at a server or a location.
+pub(crate) struct Inherited {
+    /// Each as the innermost level gives it.
+    pub(crate) settings: Settings,
+    /// `real_ip`, each of its keys as the innermost level gives it.
+    pub(crate) real_ip: RealIp,
+    /// `allow` and `deny`: both from the innermost level that gives either, as in nginx.
+    pub(crate) access: AccessRules,
 }
 
-plan_of! {
-    Flag => bool, |flag| flag.0;
-    Time => Duration, |time| time.0;
-    Time => Option<Duration>, |time| Some(time.0).filter(|time| !time.is_zero());
-    Size => u64, |size| size.0;
-    Size => Option<u64>, |size| Some(size.0).filter(|size| *size > 0);
-    Size => usize, |size| usize::try_from(size.0).unwrap_or(usize::MAX);
-    Buffers => usize, |buffers| usize::try_from(buffers.bytes()).unwrap_or(usize::MAX);
-    RequestCount => u64, |count| count.0;
-    HeaderCount => usize, |count| count.0;
-    Streams => u32, |count| count.0;
-    value::LogLevel => LogLevel, |level| level.0;
-    // Numbers from 400 to 599 are statuses; the decoder knows no others.
-    RefusalStatus => StatusCode, |status| StatusCode::from_u16(status.0).unwrap_or_default();
-}
-
-/// A timeout that must not be zero.
-fn nonzero(compiler: &mut Compiler<'_>, given: &Spanned<Time>, default: &str) {
-    if given.value.0.is_zero() {
-        compiler.complain_with(
-            given.span,
-            "a timeout of nothing would end everything at once",
-            format!("the default is {default}"),
-        );
+impl Inherited {
+    /// Of these levels, the innermost first.
+    pub(crate) fn new(levels: &[&Settings]) -> Self {
+        let mut clients = levels.iter().map(|level| &level.client);
+        let access = clients.find(|it| it.allow.get().is_some() || it.deny.get().is_some());
+        Self {
+            settings: Record::inherit(levels.iter().copied()),
+            real_ip: Record::inherit(levels.iter().filter_map(|level| level.real_ip.value())),
+            access: access.map_or_else(AccessRules::default, |client| {
+                AccessRules::compile(&client.allow, &client.deny)
+            }),
+        }
     }
 }
 
-/// Memory of one request.
-fn up_to_1g(compiler: &mut Compiler<'_>, given: &Spanned<Size>, _: &str) {
-    if given.value.0 > MOST_MEMORY {
-        let sentence = "more than 1g of memory for each request";
-        compiler.complain_with(given.span, sentence, "what is longer is kept in a file");
+/// The largest memory of one request or response.
+const MAX_MEMORY: u64 = 1 << 30;
+
+/// Every connection may keep as much.
+const MAX_HEADERS: u64 = 16 << 20;
+
+fn up_to_1g(size: &Size, _: &str) -> Result<(), ParseError> {
+    match size.0 > MAX_MEMORY {
+        true => Err(ParseError::new("more than 1g of memory for each request")
+            .help("longer bodies are kept in a file")),
+        false => Ok(()),
     }
 }
 
-/// Memory of one response.
-fn response_buffers(compiler: &mut Compiler<'_>, given: &Spanned<Buffers>, default: &str) {
-    let bytes = given.value.bytes();
-    if bytes == 0 || bytes > MOST_MEMORY {
-        let sentence = "buffers of nothing, or of more than 1g";
-        compiler.complain_with(given.span, sentence, format!("the default is `{default}`"));
+fn response_buffers(buffers: &Buffers, default: &str) -> Result<(), ParseError> {
+    match (1..=MAX_MEMORY).contains(&buffers.bytes) {
+        true => Ok(()),
+        false => Err(
+            ParseError::new("the buffers must be larger than 0 and at most 1g in all")
+                .help(format!("the default is `{default}`")),
+        ),
     }
 }
 
-/// Memory of one request's headers.
-fn header_buffers(compiler: &mut Compiler<'_>, given: &Spanned<Buffers>, _: &str) {
-    if !(1024..=MOST_HEAD).contains(&given.value.bytes()) {
-        compiler.complain_with(
-            given.span,
-            "no sensible size for a request's head",
-            "number and size multiplied give 1k to 16m",
-        );
+fn header_buffers(buffers: &Buffers, _: &str) -> Result<(), ParseError> {
+    match (1024..=MAX_HEADERS).contains(&buffers.bytes) {
+        true => Ok(()),
+        false => Err(ParseError::new("invalid size for the headers of a request")
+            .help("number and size multiplied must be 1k to 16m")),
     }
 }
 
@@ -481,10 +311,10 @@ pub struct LimitRate {
 /// A number of bytes.
 #[derive(Debug, Clone)]
 pub enum SizeTemplate {
-    /// The same for every answer.
+    /// The same for every response.
     Fixed(u64),
-    /// What this text gives, once there is an answer.
-    Told(Template),
+    /// The value of a template, once there is a response.
+    Template(Template),
 }
 
 impl LimitRate {
@@ -493,13 +323,13 @@ impl LimitRate {
     pub fn may_use(&self, like: impl Fn(&Variable) -> bool) -> bool {
         [&self.rate, &self.after].into_iter().any(|it| match it {
             SizeTemplate::Fixed(_) => false,
-            SizeTemplate::Told(template) => template.may_use(&like),
+            SizeTemplate::Template(template) => template.may_use(&like),
         })
     }
 }
 
 impl SizeTemplate {
-    /// What a text of variables came to: a size, and nothing for an empty one.
+    /// Reads the value of a template: a size, and 0 for an empty text.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<u64> {
         if text.is_empty() {
@@ -526,14 +356,21 @@ pub struct BufferBounds {
 
 impl Default for BufferBounds {
     fn default() -> Self {
+        Self::new(&raw::BufferBounds::default())
+    }
+}
+
+impl BufferBounds {
+    /// `buffers`
+    pub(crate) fn new(given: &raw::BufferBounds) -> Self {
         Self {
-            memory: 64 << 20,
-            disk: 1 << 30,
+            memory: given.memory(),
+            disk: given.disk(),
         }
     }
 }
 
-/// What is buffered of requests that are sent on, and of their responses.
+/// How requests and responses are buffered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buffering {
     /// `None` for `proxy_request_buffering: off`.
@@ -551,10 +388,10 @@ pub struct RequestBuffering {
     pub path: Arc<Path>,
 }
 
-/// What holds for a response that is buffered.
+/// How responses are buffered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseBuffering {
-    /// `proxy_buffering`: whether responses are buffered that do not say so themselves.
+    /// `proxy_buffering`: whether responses are buffered that do not ask for it themselves.
     pub on: bool,
     /// `proxy_buffers`, in bytes.
     pub memory: usize,
@@ -564,139 +401,85 @@ pub struct ResponseBuffering {
     pub path: Arc<Path>,
 }
 
-/// Largest head accepted in a configuration: every connection may make us keep as much.
-const MOST_HEAD: u64 = 16 << 20;
-
-/// A page that is left takes all its streams with it, twice; so many resets are allowed at least.
-const MAX_RESETS: u32 = 200;
-
-/// `http2`
-pub(in crate::config) fn http2<'c>(mut levels: impl Iterator<Item = &'c ServerDirectives>) -> bool {
-    let flag = levels.find_map(|level| level.http2.value());
-    spoken(flag.map(|flag| flag.0), false).unwrap_or(true)
+impl ServerDirectives {
+    /// `http2_max_resets`; a web page that is left resets all its streams, twice.
+    pub(crate) fn max_resets(&self, max_streams: u32) -> u32 {
+        let given = self.http2_max_resets.value();
+        given.map_or_else(|| max_streams.saturating_mul(2).max(200), |most| most.0)
+    }
 }
 
-/// `http2_max_resets`
-pub(in crate::config) fn max_resets<'c>(
-    mut levels: impl Iterator<Item = &'c ServerDirectives>,
-    max_streams: u32,
-) -> u32 {
-    let most = levels.find_map(|level| level.http2_max_resets.value());
-    most.map_or_else(
-        || max_streams.saturating_mul(2).max(MAX_RESETS),
-        |most| most.0,
-    )
-}
-
-/// Whether HTTP/2 is spoken, by a flag or else by the word.
-pub(in crate::config) fn spoken(flag: Option<bool>, word: bool) -> Option<bool> {
-    flag.or_else(|| word.then_some(true))
-}
-
-impl Compiler<'_> {
-    /// How fast answers may leave where `levels` hold.
-    pub(in crate::config) fn bandwidth(&mut self, levels: SettingLevels<'_>) -> LimitRate {
-        LimitRate {
-            rate: self.volume(levels.find(|s| &s.client.limit_rate)),
-            after: self.volume(levels.find(|s| &s.client.limit_rate_after)),
+impl LimitRate {
+    /// `limit_rate` and `limit_rate_after`
+    pub(crate) fn compile(given: &ClientDirectives, compiler: &mut Compiler<'_>) -> Self {
+        Self {
+            rate: SizeTemplate::compile(&given.limit_rate, compiler),
+            after: SizeTemplate::compile(&given.limit_rate_after, compiler),
         }
     }
+}
 
-    fn volume(&mut self, given: Option<&Spanned<SizeText>>) -> SizeTemplate {
-        let Some(Spanned { value, span }) = given else {
-            return SizeTemplate::default();
+impl SizeTemplate {
+    fn compile(given: &Field<SizeText>, compiler: &mut Compiler<'_>) -> Self {
+        let Some(Spanned { value, span }) = given.get() else {
+            return Self::default();
         };
         let text = Spanned {
             value: value.0.clone(),
             span: *span,
         };
-        let template = self.template(&text, TemplatePhase::After);
+        let template = Template::compile(&text, TemplatePhase::After, compiler);
         match template.as_literal() {
-            Some("") => SizeTemplate::default(),
+            Some("") => Self::default(),
             Some(size) => {
-                let bytes = units::size(size).map_err(|mistake| {
-                    self.report.add(mistaken(*span, mistake));
-                });
-                SizeTemplate::Fixed(bytes.unwrap_or(0))
+                let bytes = compiler.report.parsed(*span, units::size(size));
+                Self::Fixed(bytes.unwrap_or(0))
             }
-            None => SizeTemplate::Told(template),
+            None => Self::Template(template),
         }
     }
 }
 
-impl Compiler<'_> {
-    /// `buffers`, but for its path.
-    pub(in crate::config) fn buffer_bounds(&mut self) -> BufferBounds {
-        let default = BufferBounds::default();
-        let Some(given) = self.config.buffers.value() else {
-            return default;
+impl Buffering {
+    /// How requests are buffered where these settings hold; `temp_paths` gathers the directories that are named.
+    pub(crate) fn compile(
+        given: &BufferingDirectives,
+        bounds: &raw::BufferBounds,
+        temp_paths: &mut Vec<tls::TlsFile>,
+        report: &mut Report,
+    ) -> Self {
+        let settings = BufferingSettings::new(given, report);
+        let mut directory = |given: &Spanned<Text>| -> Arc<Path> {
+            if let Some(known) = temp_paths.iter().find(|it| it.span == given.span) {
+                return Arc::from(&*known.path);
+            }
+            let directory = tls::file(given, report);
+            let path = Arc::from(&*directory.path);
+            temp_paths.push(directory);
+            path
         };
-        let memory = given.memory.get();
-        if let Some(memory) = memory.filter(|memory| memory.value.0 < LEAST_MEMORY) {
-            self.complain_with(
-                memory.span,
-                "too little memory to buffer anything",
-                "the least is 1m; `proxy_buffering: off` and `proxy_request_buffering: off` buffer nothing",
-            );
-        }
-        BufferBounds {
-            memory: memory.map_or(default.memory, |memory| memory.value.0),
-            disk: given.disk.value().map_or(default.disk, |disk| disk.0),
-        }
-    }
-
-    /// What is buffered where `levels` hold.
-    pub(in crate::config) fn buffering(&mut self, levels: SettingLevels<'_>) -> Buffering {
-        let settings = BufferingSettings::merge(levels.iter().map(|s| &s.buffering), self);
-        let path = match levels.find(|s| &s.buffering.client_body_temp_path) {
-            Some(given) => self.directory(given),
-            None => self.buffers_path(),
+        let path = match bounds.path.get() {
+            Some(given) => directory(given),
+            None => Arc::from(Path::new(&*bounds.path())),
         };
-        Buffering {
+        let body_path = given.client_body_temp_path.get();
+        let body_path = body_path.map_or_else(|| path.clone(), directory);
+        Self {
             request: settings
                 .proxy_request_buffering
                 .then_some(RequestBuffering {
                     memory: settings.client_body_buffer_size,
-                    path,
+                    path: body_path,
                 }),
             response: ResponseBuffering {
                 on: settings.proxy_buffering,
                 memory: settings.proxy_buffers,
                 disk: settings.proxy_max_temp_file_size,
-                path: self.buffers_path(),
+                path,
             },
         }
     }
-
-    /// `path` of `buffers`.
-    fn buffers_path(&mut self) -> Arc<Path> {
-        let buffers = self.config.buffers.value();
-        match buffers.and_then(|buffers| buffers.path.get()) {
-            Some(given) => self.directory(given),
-            None => Arc::from(Path::new(DEFAULT_PATH)),
-        }
-    }
-
-    /// A directory for temporary files, to be looked at later.
-    fn directory(&mut self, given: &Spanned<Text>) -> Arc<Path> {
-        if let Some(known) = self.temp_paths.iter().find(|it| it.span == given.span) {
-            return Arc::from(&*known.path);
-        }
-        let directory = self.file(given);
-        let path = Arc::from(&*directory.path);
-        self.temp_paths.push(directory);
-        path
-    }
 }
-
-/// Where temporary files are that nobody has named a place for: on a disk, where `/tmp` is often memory.
-const DEFAULT_PATH: &str = "/var/tmp";
-
-/// Less is used up by a handful of slow clients.
-const LEAST_MEMORY: u64 = 1 << 20;
-
-/// Of one request.
-const MOST_MEMORY: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {

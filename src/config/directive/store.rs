@@ -1,114 +1,99 @@
-//! Stores: where zones count that several gateways share.
-//!
-//! `stores`, and which of them a zone names.
-//!
-//! Texts that are compared with credentials, or become some: they are hidden like secrets.
-//!
-//! The keys of a map of `$http_authorization` are as good as the passwords in them, and so are the overrides of a zone
-//! by `$http_x_api_key`.
-//!
-//! `redis://user:password@host:6379/0`, `rediss://…`, `unix:/run/redis.sock`: where a Redis is.
+//! `stores`: Redis or Valkey servers in which several gateways share the counters of zones.
 
 use std::time::Duration;
 
-use super::limits::{self, entries};
-use super::location::SetHeader;
-use super::tls::TlsFile;
-use super::upstream::UpstreamAddress;
-use crate::algorithm::AlgorithmParams;
+use super::tls::{self, TlsFile};
 use crate::config::compile::{Compiler, Resolved};
-use crate::config::decode::units::{ParseError, host_port};
-use crate::config::decode::value::{NamedMap, OrOff, Text, mistaken};
-use crate::config::decode::{Field, Spanned, value};
-use crate::config::report;
-use crate::config::secret::{Secret, is_credential, is_variable};
+use crate::config::decode::units::{UpstreamAddress, host_port};
+use crate::config::decode::value::{NamedMap, Text, choice};
+use crate::config::decode::{Field, Spanned};
+use crate::config::report::{self, ParseError, Report};
+use crate::config::secret::Secret;
 use crate::config::source::Span;
-use crate::config::template::{Part, Variable, template_names};
 use crate::text::percent_decode;
 
 pub(crate) mod raw {
-    //! `stores`: where zones count that several gateways share.
-    //! Texts that may hold credentials, depending on what stands in them or before them.
-    use std::borrow::Cow;
+    //! `stores` as the user writes them.
+    use std::time::Duration;
 
-    use http::HeaderName;
-    use schemars::{JsonSchema, Schema, SchemaGenerator};
-
+    use super::{OnOutage, StoreMode};
     use crate::config::decode::record::record;
-    use crate::config::decode::value::{Flag, List, OrOff, Text, Time, choice, number};
+    use crate::config::decode::value::{Flag, List, OrOff, Text, Time, number, schema};
     use crate::config::decode::{Decode, DecodeContext, Field, Required};
     use crate::config::directive::store;
-    use crate::config::secret::{Secret, is_credential, is_variable};
+    use crate::config::report::ParseError;
+    use crate::config::secret::Secret;
     use crate::config::source::Node;
 
     record! {
         /// A store of counters outside of this process.
-        pub struct Store {
+        pub(crate) struct Store {
             /// Where Redis or Valkey is: `redis://user:password@host:6379/0`, `rediss://` for TLS, `unix:/run/redis.sock`; several are nodes of a cluster, or sentinels.
             redis: Required<List<StoreUrl>>,
-            /// Whether what is at `redis` is a cluster; several addresses are one anyhow. Default: off.
-            cluster: Field<Flag>,
-            /// The name of a master: the servers of `redis` are sentinels and know where it is. Default: they are not.
+            /// Whether the server in `redis` is a node of a cluster; several servers always are.
+            cluster: Field<Flag> = "off" => bool,
+            /// The name of a master: the servers of `redis` are sentinels that know its address. Default: they are not.
             sentinel_master: Field<Text>,
-            /// The ACL user that sentinels are asked as. Default: the default user.
+            /// The ACL user for sentinels. Default: the default user.
             sentinel_user: Field<Text>,
-            /// The password of sentinels that want one; the one in `redis` is the master's. Default: none.
+            /// The password of sentinels that require one; the one in `redis` is the master's. Default: none.
             sentinel_password: Field<Secret>,
-            /// PEM file with the roots that a server's certificate has to lead to. Default: the system's.
+            /// PEM file with the roots that verify a server's certificate. Default: the system's.
             trusted_certificate: Field<Text>,
-            /// PEM file with the certificate that is shown to servers that ask for one. Default: none.
+            /// PEM file with weir's own certificate, for servers that require one. Default: none.
             certificate: Field<Text>,
             /// PEM file with its key.
             certificate_key: Field<Text>,
-            /// What the names of its keys begin with, before a colon: letters, digits, `.`, `-`, `_`, `/` and `:`. Default: weir.
-            prefix: Field<Text>,
-            /// How long a decision may wait for an answer. Default: 5ms.
-            timeout: Field<Time>,
-            /// What decides while there is no answer: `local` for each gateway by itself with its share of the rate, `allow` or `refuse`. Default: local.
-            on_outage: Field<OnOutage>,
-            /// How it is asked: `exact` for one question a request, `leased` for questions that no request waits for. Default: exact.
-            mode: Field<StoreMode>,
-            /// Beyond which multiple of its limit a key is decided about without asking, until less is asked for; `off` for never. Default: 5.
-            local_above: Field<OrOff<Multiple>>,
-            /// How many gateways share it: each keeps its part of every limit for as long as it is cut off, and the others leave it that part. Default: as many as were heard of in the last minute.
+            /// The prefix of its keys in Redis, before a colon: letters, digits, `.`, `-`, `_`, `/` and `:`.
+            prefix: Field<Text> = "weir" => Box<str>; if key_prefix,
+            /// How long a decision may wait for a reply: every request waits that long during an outage.
+            timeout: Field<Time> = "5ms" => Duration; if up_to_1s,
+            /// What decides while there is no reply: `local` for each gateway by itself with its share of the rate, `allow` or `refuse`.
+            on_outage: Field<OnOutage> = "local" => OnOutage,
+            /// How requests are counted: `exact` for one query a request, `leased` for queries that no request waits for.
+            mode: Field<StoreMode> = "exact" => StoreMode,
+            /// The multiple of its limit beyond which a key is refused without a query, until its rate falls; `off` for never.
+            local_above: Field<OrOff<Multiple>> = "5" => Option<u32>,
+            /// How many gateways share it: each keeps its share of every limit while it is disconnected, and the others leave it that share. Default: as many as were seen in the last minute.
             gateways: Field<Gateways>,
-        }
-    }
-
-    choice! {
-        /// What decides while a store does not answer.
-        pub struct OnOutage(store::OnOutage) = "something to do without a store" {
-            "local" => store::OnOutage::Local,
-            "allow" => store::OnOutage::Allow,
-            "refuse" => store::OnOutage::Refuse,
         }
     }
 
     number! {
         /// How many times a limit.
-        pub struct Multiple(u32) = "a multiple of a limit", 1..=1_000_000
+        pub(crate) struct Multiple(u32) = "a multiple of a limit", 1..=1_000_000
     }
 
     number! {
         /// How many gateways share a store.
-        pub struct Gateways(u32) = "a number of gateways", 1..=100_000
+        pub(crate) struct Gateways(u32) = "a number of gateways", 1..=100_000
     }
 
-    choice! {
-        /// How a store is asked.
-        pub struct StoreMode(store::StoreMode) = "a way to ask a store" {
-            "exact" => store::StoreMode::Exact,
-            "leased" => store::StoreMode::Leased,
+    /// The longest prefix: every query carries it.
+    const MAX_PREFIX: usize = 64;
+
+    fn key_prefix(given: &Text, default: &str) -> Result<(), ParseError> {
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_/:".contains(letter);
+        match (1..=MAX_PREFIX).contains(&given.text.len()) && given.text.chars().all(is_plain) {
+            true => Ok(()),
+            false => Err(ParseError::new("invalid prefix for keys in Redis").help(format!(
+                "expected 1 to 64 letters, digits, `.`, `-`, `_`, `/` or `:`; the default is `{default}`"
+            ))),
+        }
+    }
+
+    fn up_to_1s(given: &Time, default: &str) -> Result<(), ParseError> {
+        match given.0.is_zero() || given.0 > Duration::from_secs(1) {
+            true => Err(ParseError::new("invalid timeout of a store").help(format!(
+                "expected 1ms to 1s: every request may wait that long; the default is {default}"
+            ))),
+            false => Ok(()),
         }
     }
 
     /// The URL of a store, with or without a login.
     #[derive(Debug, Clone)]
-    pub struct StoreUrl(pub Secret);
-
-    /// The value of a header field.
-    #[derive(Debug, Clone)]
-    pub struct HeaderText(pub Text);
+    pub(crate) struct StoreUrl(pub Secret);
 
     impl Decode for StoreUrl {
         const SECRET: bool = true;
@@ -116,7 +101,7 @@ pub(crate) mod raw {
         fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
             let Some(text) = node.text() else {
                 context.hide(node);
-                context.expected(node, "the address of a Redis");
+                context.type_error(node, "the address of a Redis server");
                 return None;
             };
             let start = text.find("://").map_or(0, |scheme| scheme + "://".len());
@@ -130,48 +115,7 @@ pub(crate) mod raw {
         }
     }
 
-    impl Decode for HeaderText {
-        fn decode(node: &Node, context: &mut DecodeContext<'_>) -> Option<Self> {
-            let is_plain = node
-                .text()
-                .is_some_and(|text| text.is_empty() || is_variable(text));
-            let name = context.name();
-            // What is no name may be half of one.
-            let may_be = is_credential(name) || HeaderName::try_from(name).is_err();
-            if may_be && !is_plain {
-                context.hide(node);
-            }
-            Text::decode(node, context).map(Self)
-        }
-    }
-
-    impl JsonSchema for StoreUrl {
-        fn schema_name() -> Cow<'static, str> {
-            Text::schema_name()
-        }
-
-        fn inline_schema() -> bool {
-            true
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-            Text::json_schema(generator)
-        }
-    }
-
-    impl JsonSchema for HeaderText {
-        fn schema_name() -> Cow<'static, str> {
-            Text::schema_name()
-        }
-
-        fn inline_schema() -> bool {
-            true
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-            Text::json_schema(generator)
-        }
-    }
+    schema!(text: StoreUrl);
 }
 
 /// A store.
@@ -189,9 +133,9 @@ pub struct Store {
     pub login: Login,
     /// What sentinels are spoken to as.
     pub sentinel_login: Login,
-    /// How they are met over TLS; `None` for plain connections.
+    /// TLS settings; `None` for plain connections.
     pub tls: Option<StoreTls>,
-    /// How long a decision may wait for an answer.
+    /// How long a decision may wait for a reply.
     pub timeout: Duration,
     /// What decides while there is none.
     pub on_outage: OnOutage,
@@ -199,7 +143,7 @@ pub struct Store {
     pub mode: StoreMode,
     /// Beyond which multiple of its limit a key is not asked about any more; `None` for never.
     pub local_above: Option<u32>,
-    /// How many gateways share it at least; `None` for as many as were heard of lately.
+    /// How many gateways share it at least; `None` for as many as were seen lately.
     pub gateways: Option<u32>,
 }
 
@@ -214,7 +158,7 @@ pub enum StoreTopology {
     Single,
 }
 
-/// What a server is told when it is connected to.
+/// User, password and database of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Login {
     /// An ACL user; `None` for the default one.
@@ -225,386 +169,191 @@ pub struct Login {
     pub database: u16,
 }
 
-/// How a store is met over TLS.
+/// TLS settings of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreTls {
-    /// Whom to trust; `None` for the system's roots.
+    /// The roots to trust; `None` for the system's roots.
     pub trusted: Option<TlsFile>,
     /// What to show: a certificate and its key.
     pub own: Option<(TlsFile, TlsFile)>,
 }
 
-/// What decides while a store does not answer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OnOutage {
-    /// Nobody: all pass.
-    Allow,
-    /// Each gateway for itself, with its share of the rate.
-    #[default]
-    Local,
-    /// Nobody: all are refused.
-    Refuse,
+choice! {
+    /// What decides while a store does not reply.
+    pub enum OnOutage as "OnOutage" = "an outage policy" {
+        /// Each gateway by itself, with its share of the rate.
+        Local = "local",
+        /// All requests pass.
+        Allow = "allow",
+        /// All requests are refused.
+        Refuse = "refuse",
+    }
 }
 
-/// How a store is asked.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum StoreMode {
-    /// About every request.
-    #[default]
-    Exact,
-    /// Now and then, for as many requests as are likely to come.
-    Leased,
+choice! {
+    /// How requests are counted in a store.
+    pub enum StoreMode as "StoreMode" = "a store mode" {
+        /// One query for each request.
+        Exact = "exact",
+        /// A query now and then, for as many requests as are likely to come.
+        Leased = "leased",
+    }
 }
 
 /// The word for a zone's counters in this process.
 const LOCAL: &str = "local";
 
-/// How many requests a log in a store remembers at most: all of them are read for every decision.
-const LONGEST_LOG: u32 = 1000;
+/// `stores`
+pub(crate) fn stores(named: &Field<NamedMap<raw::Store>>, report: &mut Report) -> Vec<Store> {
+    let stores = named.entries().iter().filter_map(|(name, given)| {
+        if name.value == LOCAL {
+            let hint = "`local` stands for counters in this process";
+            report.error_with(name.span, "a store cannot be named `local`", hint);
+        }
+        Store::compile(name, &given.value, report)
+    });
+    stores.collect()
+}
 
-/// How long a decision may wait where nothing is said: longer than Redis takes on a network of one's own, and too
-/// short to be noticed.
-const TIMEOUT: Duration = Duration::from_millis(5);
-
-/// What the names of keys begin with where nothing is said.
-const PREFIX: &str = "weir";
-
-/// The longest beginning: every question carries it.
-const LONGEST_PREFIX: usize = 64;
-
-/// Beyond which multiple of a limit asking about each request is waste, where nothing is said.
-const LOCAL_ABOVE: u32 = 5;
-
-impl Compiler<'_> {
-    /// `stores`
-    pub(in crate::config) fn stores(&mut self) -> Vec<Store> {
-        let entries = entries(&self.config.stores);
-        entries
-            .iter()
-            .filter_map(|(name, store)| {
-                if name.value == LOCAL {
-                    let hint = "`local` is the word for counters in this process";
-                    self.complain_with(name.span, "a store cannot be called `local`", hint);
-                }
-                self.store(name, &store.value)
-            })
-            .collect()
-    }
-
-    /// The store a zone names; `None` for counters in this process.
-    pub(in crate::config) fn zone_store(&mut self, given: Option<&Spanned<Text>>) -> Option<usize> {
-        let given = given.filter(|given| given.value.text != LOCAL)?;
-        let name = given.value.text.as_str();
-        match self.stores.find(name) {
-            Resolved::At(index) => Some(index),
-            Resolved::Broken => None,
-            Resolved::Nowhere => {
-                let hint = report::hint(name, self.stores.all().into_iter().chain([LOCAL]))
-                    .unwrap_or_else(|| "it is `local`, or one of `stores`".to_owned());
-                self.complain_with(given.span, format!("unknown store `{name}`"), hint);
-                None
-            }
+/// The store a zone names; `None` for counters in this process.
+pub(crate) fn of_zone(given: &Field<Text>, compiler: &mut Compiler<'_>) -> Option<usize> {
+    let given = given.get().filter(|given| given.value.text != LOCAL)?;
+    let name = given.value.text.as_str();
+    match compiler.stores.find(name) {
+        Resolved::At(index) => Some(index),
+        Resolved::Broken => None,
+        Resolved::Nowhere => {
+            let names = compiler.stores.all();
+            let hint = report::hint(name, names.into_iter().chain([LOCAL]))
+                .unwrap_or_else(|| "expected `local` or one of `stores`".to_owned());
+            let sentence = format!("unknown store `{name}`");
+            compiler.report.error_with(given.span, sentence, hint);
+            None
         }
     }
+}
 
-    /// The store of a zone that counts like this.
-    pub(in crate::config) fn req_zone_store(
-        &mut self,
-        given: Option<&Spanned<Text>>,
-        algorithm: &AlgorithmParams,
-    ) -> Option<usize> {
-        let store = self.zone_store(given)?;
-        if algorithm.info().request_bytes > 0
-            && algorithm.values().limit > Some(LONGEST_LOG)
-            && let Some(given) = given
-        {
-            let sentence = "a log of so many requests is too long to be shared";
-            let hint =
-                "up to 1000 requests can be logged there; a `sliding_window` counts any number";
-            self.complain_with(given.span, sentence, hint);
-        }
-        Some(store)
-    }
-
-    /// Says of a zone that it is asked about request by request, where its store would lease.
-    pub(in crate::config) fn warn_of_no_leases(
-        &mut self,
-        zone: &limits::raw::ReqZone,
-        algorithm: &AlgorithmParams,
-    ) {
-        let config = self.config;
-        let Some(given) = zone.store.get() else {
-            return;
-        };
-        let stores = entries(&config.stores);
-        let named = stores
-            .iter()
-            .find(|(name, _)| name.value == given.value.text);
-        if !named.is_some_and(|(_, store)| mode(&store.value) == StoreMode::Leased) {
-            return;
-        }
-        let name = algorithm.name();
-        let sentence = match algorithm.info().leasable {
-            false if algorithm.values().precision.is_some() => {
-                format!("a `{name}` with `precision` cannot be leased")
-            }
-            false => format!("a `{name}` zone cannot be leased"),
-            _ if matches!(zone.count_refused.value(), Some(value::Flag(true))) => {
-                "a zone with `count_refused` cannot be leased".to_owned()
-            }
-            _ => return,
-        };
-        let hint = "its requests are asked about one by one, as in the mode `exact`";
-        self.warn(given.span, sentence, hint);
-    }
-
-    fn store(&mut self, name: &Spanned<String>, store: &raw::Store) -> Option<Store> {
-        let list = store.redis.get()?;
+impl Store {
+    fn compile(name: &Spanned<String>, given: &raw::Store, report: &mut Report) -> Option<Self> {
+        let list = given.redis.get()?;
         let mut urls: Vec<(Span, RedisUrl)> = Vec::new();
         for text in &list.value.0 {
-            match redis_url(text.value.0.expose()) {
-                Ok(url) => urls.push((text.span, url)),
-                Err(mistake) => self.report.add(mistaken(text.span, mistake)),
-            }
+            let url = report.parsed(text.span, redis_url(text.value.0.expose()));
+            urls.extend(url.map(|url| (text.span, url)));
         }
         let Some((_, first)) = urls.first().cloned() else {
             if list.value.0.is_empty() {
-                self.complain(list.span, "a store without a server");
+                report.error(list.span, "a store without a server");
             }
             return None;
         };
         for (span, url) in &urls {
             if (url.tls, &url.login) != (first.tls, &first.login) {
-                let sentence = "servers of one store differ in more than their address";
+                let sentence = "the servers of a store may differ in their addresses only";
                 let hint = "TLS, user, password and database are the same for all of them";
-                self.complain_with(*span, sentence, hint);
+                report.error_with(*span, sentence, hint);
             }
         }
-        let shape = self.shape(store, urls.len());
+        let shape = topology(given, urls.len(), report);
         if shape == StoreTopology::Cluster && first.login.database != 0 {
             let hint = "leave the number out";
-            self.complain_with(list.span, "a cluster has database 0 only", hint);
+            report.error_with(list.span, "a cluster has database 0 only", hint);
         }
-        Some(Store {
+        Some(Self {
             name: name.value.as_str().into(),
-            prefix: self.store_prefix(store.prefix.get()),
+            prefix: given.prefix(),
             shape,
             servers: urls.into_iter().map(|(_, url)| url.address).collect(),
+            sentinel_login: sentinel_login(given, report),
+            tls: store_tls(given, first.tls, report),
             login: first.login,
-            sentinel_login: self.sentinel_login(store),
-            tls: self.store_tls(store, first.tls),
-            timeout: self.store_timeout(store.timeout.get()),
-            on_outage: store
-                .on_outage
-                .value()
-                .map(|word| word.0)
-                .unwrap_or_default(),
-            mode: mode(store),
-            local_above: match store.local_above.value() {
-                None => Some(LOCAL_ABOVE),
-                Some(OrOff::Off) => None,
-                Some(OrOff::On(multiple)) => Some(multiple.0),
-            },
-            gateways: store.gateways.value().map(|gateways| gateways.0),
+            timeout: given.timeout(),
+            on_outage: given.on_outage(),
+            mode: given.mode(),
+            local_above: given.local_above(),
+            gateways: given.gateways.value().map(|gateways| gateways.0),
         })
-    }
-
-    fn shape(&mut self, store: &raw::Store, servers: usize) -> StoreTopology {
-        let said = store.cluster.value().map(|flag| flag.0);
-        match (store.sentinel_master.get(), said) {
-            (Some(master), said) => {
-                if let (Some(true), Some(key)) = (said, store.cluster.key()) {
-                    let hint = "`sentinel_master` is for a master and its replicas; leave one of the two out";
-                    self.complain_with(key, "sentinels do not watch a cluster", hint);
-                }
-                StoreTopology::Sentinel(master.value.text.as_str().into())
-            }
-            (None, Some(false)) if servers > 1 => {
-                if let Some(key) = store.cluster.key() {
-                    let hint = "name one server, or the nodes of a cluster";
-                    self.complain_with(key, "several servers that are no cluster", hint);
-                }
-                StoreTopology::Cluster
-            }
-            (None, Some(true)) => StoreTopology::Cluster,
-            (None, _) if servers > 1 => StoreTopology::Cluster,
-            (None, _) => StoreTopology::Single,
-        }
-    }
-
-    fn sentinel_login(&mut self, store: &raw::Store) -> Login {
-        let keys = [store.sentinel_user.key(), store.sentinel_password.key()];
-        for key in keys {
-            if let Some(key) = key
-                && store.sentinel_master.key().is_none()
-            {
-                let sentence = "this store has no sentinels";
-                let hint = "`sentinel_master` says that its servers are; user and password of a server stand in `redis`";
-                self.complain_with(key, sentence, hint);
-            }
-        }
-        let user = store.sentinel_user.value();
-        Login {
-            user: user.map(|user| user.text.as_str().into()),
-            password: store.sentinel_password.value().cloned(),
-            database: 0,
-        }
-    }
-
-    fn store_tls(&mut self, store: &raw::Store, used: bool) -> Option<StoreTls> {
-        let mut file = |field: &Field<Text>| {
-            let text = field.get()?;
-            if !used {
-                let hint = "`rediss://` instead of `redis://` asks for it";
-                self.complain_with(text.span, "this store is not met over TLS", hint);
-            }
-            Some(self.file(text))
-        };
-        let trusted = file(&store.trusted_certificate);
-        let (certificate, key) = (file(&store.certificate), file(&store.certificate_key));
-        if certificate.is_some() != key.is_some()
-            && let Some(span) = store
-                .certificate
-                .key()
-                .or_else(|| store.certificate_key.key())
-        {
-            let hint = "`certificate` and `certificate_key` belong together";
-            self.complain_with(span, "half of a certificate", hint);
-        }
-        used.then_some(StoreTls {
-            trusted,
-            own: certificate.zip(key),
-        })
-    }
-
-    fn store_prefix(&mut self, given: Option<&Spanned<Text>>) -> Box<str> {
-        let Some(given) = given else {
-            return PREFIX.into();
-        };
-        let text = given.value.text.as_str();
-        let plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_/:".contains(letter);
-        if text.is_empty() || text.len() > LONGEST_PREFIX || !text.chars().all(plain) {
-            let hint = "expected 1 to 64 letters, digits, `.`, `-`, `_`, `/` or `:`; the default is `weir`";
-            self.complain_with(given.span, "no prefix for keys in Redis", hint);
-        }
-        text.into()
-    }
-
-    fn store_timeout(&mut self, given: Option<&Spanned<value::Time>>) -> Duration {
-        let Some(given) = given else { return TIMEOUT };
-        if given.value.0.is_zero() || given.value.0 > Duration::from_secs(1) {
-            let hint = "expected 1ms to 1s: every request waits for the answer; the default is 5ms";
-            self.complain_with(given.span, "no useful time to wait for a decision", hint);
-        }
-        given.value.0
     }
 }
 
-fn mode(store: &raw::Store) -> StoreMode {
-    store.mode.value().map(|word| word.0).unwrap_or_default()
-}
-
-impl Compiler<'_> {
-    /// Hides what is compared with credentials.
-    pub(in crate::config) fn hide_credential_keys(&mut self) {
-        let config = self.config;
-        for (_, map) in entries(&config.maps) {
-            let source = map.value.map.value();
-            if let Some(values) = map.value.values.value()
-                && source.is_some_and(|source| self.reads_credentials(&source.text, MOST_MAPS))
-            {
-                self.hide_keys(values);
-            }
+fn topology(given: &raw::Store, servers: usize, report: &mut Report) -> StoreTopology {
+    let cluster = given.cluster.key();
+    if let Some(master) = given.sentinel_master.value() {
+        if let Some(key) = cluster.filter(|_| given.cluster()) {
+            let hint =
+                "`sentinel_master` is for a master and its replicas; leave one of the two out";
+            report.error_with(key, "sentinels do not watch a cluster", hint);
         }
-        for (_, zone) in entries(&config.limit_req_zones) {
-            let key = zone.value.key.value();
-            if let Some(overrides) = zone.value.overrides.value()
-                && key.is_some_and(|key| self.reads_credentials(&key.text, MOST_MAPS))
-            {
-                self.hide_keys(overrides);
-            }
-        }
+        return StoreTopology::Sentinel(master.text.as_str().into());
     }
-
-    /// Hides what the value of a header field is made of, if that is a credential; `text` is how it was written.
-    pub(in crate::config) fn hide_credential_value(
-        &mut self,
-        header: &SetHeader,
-        text: &Spanned<Text>,
-    ) {
-        if !is_credential(header.name.as_str()) {
-            return;
-        }
-        match header.value.as_variable() {
-            Some(Variable::Map(index)) => self.hide_values(*index),
-            Some(_) => {}
-            None => {
-                let hidden = self.report.hidden_mut();
-                hidden.add_text(&text.value.text, text.span);
-                for part in &header.value.parts {
-                    if let Part::Variable(Variable::Map(index)) = part {
-                        self.hide_values(*index);
-                    }
-                }
-            }
-        }
+    if let Some(key) = cluster.filter(|_| !given.cluster() && servers > 1) {
+        let hint = "name one server, or the nodes of a cluster";
+        report.error_with(key, "several servers that are not a cluster", hint);
     }
-
-    /// Whether a text is made from what clients show to prove who they are; `most` maps are followed.
-    fn reads_credentials(&self, text: &str, most: usize) -> bool {
-        template_names(text).any(|name| match self.maps.find(name) {
-            Resolved::At(index) => {
-                let map = entries(&self.config.maps).get(index);
-                let source = map.and_then(|(_, map)| map.value.map.value());
-                most > 0 && source.is_some_and(|map| self.reads_credentials(&map.text, most - 1))
-            }
-            Resolved::Broken | Resolved::Nowhere => is_credential(name),
-        })
-    }
-
-    fn hide_keys<T>(&mut self, named: &NamedMap<T>) {
-        for (key, _) in &named.entries {
-            self.report.hidden_mut().add_key(&key.value, key.span);
-        }
-    }
-
-    /// Hides what a map becomes.
-    fn hide_values(&mut self, index: usize) {
-        let Some((_, map)) = entries(&self.config.maps).get(index) else {
-            return;
-        };
-        let values = map.value.values.value();
-        let values = values.map_or(&[][..], |values| &values.entries);
-        let values = values.iter().map(|(_, value)| value);
-        for text in values.chain(map.value.default.get()) {
-            if !text.value.text.is_empty() && !is_variable(&text.value.text) {
-                let hidden = self.report.hidden_mut();
-                hidden.add_text(&text.value.text, text.span);
-            }
-        }
+    match given.cluster() || servers > 1 {
+        true => StoreTopology::Cluster,
+        false => StoreTopology::Single,
     }
 }
 
-/// How long a chain of maps is followed; circles are complained about elsewhere.
-const MOST_MAPS: usize = 8;
+fn sentinel_login(given: &raw::Store, report: &mut Report) -> Login {
+    let keys = [given.sentinel_user.key(), given.sentinel_password.key()];
+    for key in keys.into_iter().flatten() {
+        if given.sentinel_master.key().is_none() {
+            let hint =
+                "sentinels need `sentinel_master`; user and password of a server stand in `redis`";
+            report.error_with(key, "this store has no sentinels", hint);
+        }
+    }
+    let user = given.sentinel_user.value();
+    Login {
+        user: user.map(|user| user.text.as_str().into()),
+        password: given.sentinel_password.value().cloned(),
+        database: 0,
+    }
+}
 
-/// What an address of a Redis says.
+fn store_tls(given: &raw::Store, used: bool, report: &mut Report) -> Option<StoreTls> {
+    let mut file = |field: &Field<Text>| {
+        let text = field.get()?;
+        if !used {
+            let hint = "TLS needs `rediss://` in place of `redis://`";
+            report.error_with(text.span, "this store does not use TLS", hint);
+        }
+        Some(tls::file(text, report))
+    };
+    let trusted = file(&given.trusted_certificate);
+    let (certificate, key) = (file(&given.certificate), file(&given.certificate_key));
+    let keys = [given.certificate.key(), given.certificate_key.key()];
+    if certificate.is_some() != key.is_some()
+        && let Some(span) = keys.into_iter().flatten().next()
+    {
+        let sentence = "`certificate` and `certificate_key` must be given together";
+        report.error(span, sentence);
+    }
+    used.then_some(StoreTls {
+        trusted,
+        own: certificate.zip(key),
+    })
+}
+
+/// The address of a Redis server and what connections to it need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::config) struct RedisUrl {
+pub(crate) struct RedisUrl {
     /// Where it is.
-    pub(in crate::config) address: UpstreamAddress,
+    pub(crate) address: UpstreamAddress,
     /// Whether it is spoken to over TLS.
-    pub(in crate::config) tls: bool,
-    /// What it is told.
-    pub(in crate::config) login: Login,
+    pub(crate) tls: bool,
+    /// User, password and database.
+    pub(crate) login: Login,
 }
 
 /// Redis's port where none is given.
 const PORT: u16 = 6379;
 
-/// Reads one.
-// What is wrong with it is said without repeating it: there may be a password in it.
-pub(in crate::config) fn redis_url(text: &str) -> Result<RedisUrl, ParseError> {
+/// Reads the address of a Redis server.
+// Errors do not repeat the text: there may be a password in it.
+pub(crate) fn redis_url(text: &str) -> Result<RedisUrl, ParseError> {
     if text.starts_with("unix:") {
         return Ok(RedisUrl {
             address: host_port(text, PORT).map_err(|_| wrong())?,
@@ -654,7 +403,7 @@ fn decode(text: &str) -> Result<Box<str>, ParseError> {
 }
 
 fn wrong() -> ParseError {
-    ParseError::new("this is not the address of a Redis").help(
+    ParseError::new("this is not the address of a Redis server").help(
         "expected `redis://host:6379`, `rediss://user:password@host:6379/0` or `unix:/run/redis.sock`; \
          in a user or password write `%40` for `@`, `%2F` for `/` and `%3A` for `:`",
     )
@@ -693,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_password() {
+    fn errors_do_not_contain_the_password() {
         for text in [
             "",
             "localhost:6379",
@@ -704,8 +453,8 @@ mod tests {
             "redis://:secret@a/x",
             "redis://:%ff@a",
         ] {
-            let mistake = redis_url(text).unwrap_err();
-            assert!(!mistake.sentence.contains("secret"), "{mistake:?}");
+            let error = redis_url(text).unwrap_err();
+            assert!(!error.sentence.contains("secret"), "{error:?}");
         }
     }
 }

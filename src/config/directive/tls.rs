@@ -1,62 +1,60 @@
-//! TLS on both sides: what clients are met with, and how servers of upstreams are.
+//! `tls` of servers and `proxy_ssl_…` of upstreams.
 //!
-//! Only names of files stand here: reading them is the work of the `tls` room, which also says what is wrong with
-//! them. So every file carries the place where it was named.
-//!
-//! `tls` of servers and `proxy_ssl_…` of upstreams: what is written about files, not what stands in them.
+//! Only names of files stand here: `tls` reads the files and reports what is wrong with them. So every file carries the place
+//! where it was named.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::location::{HttpVersion, SettingLevels};
-use super::server;
-use crate::config::compile::Compiler;
-use crate::config::decode::value::{List, Text};
-use crate::config::decode::{Field, Spanned, value};
+use crate::config::decode::record::Record;
+use crate::config::decode::value::{HttpVersion, List, Text, choice};
+use crate::config::decode::{Field, Spanned};
+use crate::config::report::Report;
 use crate::config::source::Span;
 
 pub(crate) mod raw {
     //! `tls` of a server, and `proxy_ssl_…` towards upstreams.
+    use std::time::Duration;
+
     use super::{Cipher, TlsVersion, VerifyClient};
     use crate::config::decode::Field;
-    use crate::config::decode::record::record;
-    use crate::config::decode::units::ParseError;
-    use crate::config::decode::value::{Flag, List, Text, Time, choice, number, scalar};
-    use crate::config::report;
+    use crate::config::decode::record::{Setting, record};
+    use crate::config::decode::value::{Flag, List, Text, Time, number, scalar};
+    use crate::config::report::{self, ParseError};
 
     record! {
-        /// What clients are met with on addresses that listen with TLS.
-        pub struct Tls {
+        /// TLS settings of the addresses that listen with TLS.
+        pub(crate) struct Tls {
             /// PEM files: the certificate, then those that lead from it towards a root. Several for several kinds of keys.
             certificate: Field<List<Text>>,
             /// PEM files with the keys, in the order of the certificates.
             key: Field<List<Text>>,
             /// What the issuer says about each certificate (OCSP, DER), in their order.
             stapling_file: Field<List<Text>>,
-            /// TLSv1.2 and TLSv1.3. Default: both.
-            protocols: Field<List<Protocols>>,
+            /// TLSv1.2 and TLSv1.3.
+            protocols: Field<List<Protocols>> = "TLSv1.2 TLSv1.3" => Vec<TlsVersion>,
             /// Cipher suites by OpenSSL's names, the preferred first; those of TLS 1.3 stay unless some of them are named. Default: all that are safe.
             ciphers: Field<List<Ciphers>>,
-            /// Whether clients have to show a certificate: off, optional, on, or optional_no_ca. Default: off.
-            verify_client: Field<VerifyClientWord>,
-            /// A PEM file with the roots that clients' certificates have to lead to.
+            /// Whether clients have to show a certificate: off, optional, on, or optional_no_ca.
+            verify_client: Field<VerifyClient> = "off" => VerifyClient,
+            /// A PEM file with the roots that verify clients' certificates.
             client_ca: Field<Text>,
-            /// How many intermediate certificates may stand between a client's and a root. Default: 1.
-            verify_depth: Field<Depth>,
+            /// How many intermediate certificates may stand between a client's and a root.
+            verify_depth: Field<Depth> = "1" => usize,
             /// A PEM file with lists of revoked certificates.
             crl: Field<Text>,
-            /// For how long a session can be taken up again. Default: 5m.
-            session_timeout: Field<Time>,
-            /// Whether clients keep their sessions themselves, sealed. Default: on.
-            session_tickets: Field<Flag>,
+            /// For how long a session can be resumed.
+            session_timeout: Field<Time> = "5m" => Duration,
+            /// Whether clients keep their sessions themselves, encrypted.
+            session_tickets: Field<Flag> = "on" => bool,
         }
     }
 
     record! {
-        /// How servers of upstreams are met behind `https://`.
-        pub struct ProxySsl {
-            /// Whether the server's certificate is verified. Default: on (nginx: off).
-            proxy_ssl_verify: Field<Flag>,
+        /// TLS settings towards upstreams behind `https://`.
+        pub(crate) struct ProxySsl {
+            /// Whether the server's certificate is verified (nginx: off).
+            proxy_ssl_verify: Field<Flag> = "on" => bool,
             /// A PEM file with the roots to trust in place of the system's.
             proxy_ssl_trusted_certificate: Field<Text>,
             /// How many intermediate certificates may stand between the server's and a root. Default: as many as there are, up to 6 (nginx: 1).
@@ -67,48 +65,49 @@ pub(crate) mod raw {
             proxy_ssl_certificate: Field<Text>,
             /// A PEM file with its key.
             proxy_ssl_certificate_key: Field<Text>,
-            /// Whether the server is told which name is asked for (SNI). Default: on (nginx: off).
-            proxy_ssl_server_name: Field<Flag>,
-            /// Whom the certificate has to be for. Default: the host in `proxy_pass`.
+            /// Whether the requested name is sent to the server (SNI; nginx: off).
+            proxy_ssl_server_name: Field<Flag> = "on" => bool,
+            /// The name that the certificate must have. Default: the host in `proxy_pass`.
             proxy_ssl_name: Field<Text>,
-            /// TLSv1.2 and TLSv1.3. Default: both.
-            proxy_ssl_protocols: Field<List<Protocols>>,
+            /// TLSv1.2 and TLSv1.3.
+            proxy_ssl_protocols: Field<List<Protocols>> = "TLSv1.2 TLSv1.3" => Vec<TlsVersion>,
             /// Cipher suites by OpenSSL's names, the preferred first. Default: all that are safe.
             proxy_ssl_ciphers: Field<List<Ciphers>>,
-            /// Whether sessions are taken up again. Default: on.
-            proxy_ssl_session_reuse: Field<Flag>,
+            /// Whether sessions are resumed.
+            proxy_ssl_session_reuse: Field<Flag> = "on" => bool,
         }
     }
 
     scalar! {
         /// Versions of TLS, as nginx lists them in one text.
-        pub struct Protocols(Vec<TlsVersion>);
+        pub(crate) struct Protocols(Vec<TlsVersion>);
         "versions of TLS such as `TLSv1.3`", |text| text.split_whitespace().map(protocol).collect(),
         { "description": "TLSv1.2, TLSv1.3 or both.", "type": "string", "pattern": r"^(TLSv1\.[23] *)+$" }
     }
 
     scalar! {
         /// Cipher suites, as OpenSSL lists them in one text.
-        pub struct Ciphers(Vec<Cipher>);
+        pub(crate) struct Ciphers(Vec<Cipher>);
         "cipher suites by name", |text| text.split([':', ',', ' ']).filter(|name| !name.is_empty()).map(cipher).collect(),
         { "description": "Cipher suites by OpenSSL's names, with : between them.", "type": "string" }
     }
 
-    choice! {
-        /// Whether clients show certificates.
-        pub struct VerifyClientWord(VerifyClient) = "a way to verify clients" {
-            "off" => VerifyClient::Off,
-            "optional" => VerifyClient::Optional,
-            "on" => VerifyClient::On,
-            "optional_no_ca" => VerifyClient::OptionalNoCa,
-            "false" => VerifyClient::Off,
-            "true" => VerifyClient::On,
-        }
-    }
-
     number! {
         /// How many intermediate certificates.
-        pub struct Depth(usize) = "a number of certificates", 0..=6
+        pub(crate) struct Depth(usize) = "a number of certificates", 0..=6
+    }
+
+    impl Setting<Vec<TlsVersion>> for List<Protocols> {
+        fn plan(&self) -> Vec<TlsVersion> {
+            match self.0.is_empty() {
+                true => TlsVersion::ALL.to_vec(),
+                false => self
+                    .0
+                    .iter()
+                    .flat_map(|words| words.value.0.clone())
+                    .collect(),
+            }
+        }
     }
 
     fn protocol(word: &str) -> Result<TlsVersion, ParseError> {
@@ -177,21 +176,17 @@ pub struct Certificate {
 pub struct TlsFile {
     /// Where it is.
     pub path: PathBuf,
-    /// Where that was said.
+    /// Where it is named.
     pub span: Span,
 }
 
 impl TlsFile {
-    /// For what is wrong with no file in particular.
+    /// No file: for errors of no file in particular.
     #[must_use]
     pub fn nowhere() -> Self {
         Self {
             path: PathBuf::new(),
-            span: Span {
-                file: 0,
-                start: 0,
-                end: 0,
-            },
+            span: Span::NOWHERE,
         }
     }
 }
@@ -212,6 +207,11 @@ pub enum TlsVersion {
     Tls12,
     /// TLS 1.3
     Tls13,
+}
+
+impl TlsVersion {
+    /// All that are spoken.
+    pub(crate) const ALL: [Self; 2] = [Self::Tls12, Self::Tls13];
 }
 
 /// A cipher suite by its names.
@@ -269,24 +269,25 @@ impl Cipher {
     }
 }
 
-/// Whether clients show certificates.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum VerifyClient {
-    /// They are not asked.
-    #[default]
-    Off,
-    /// They have to, and it has to be good.
-    On,
-    /// They may; if they do, it has to be good.
-    Optional,
-    /// They may, and whoever issued it is fine.
-    OptionalNoCa,
+choice! {
+    /// Whether clients show certificates.
+    pub enum VerifyClient as "VerifyClientWord" = "a mode of client verification" {
+        /// They are not asked.
+        Off = "off",
+        /// They may; if they do, it must be valid.
+        Optional = "optional",
+        /// They must show a valid one.
+        On = "on",
+        /// They may, and its issuer may be unknown.
+        OptionalNoCa = "optional_no_ca",
+    }
+    also { "false" => Off, "true" => On, }
 }
 
-/// `proxy_ssl_…`: how a server of an upstream is met.
+/// `proxy_ssl_…`: TLS settings towards an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamTls {
-    /// `proxy_ssl_name`: whom its certificate has to be for, and what it is asked for.
+    /// `proxy_ssl_name`: the name that the certificate must have, and that is requested.
     pub name: Box<str>,
     /// `proxy_ssl_verify`
     pub verify: bool,
@@ -296,9 +297,9 @@ pub struct UpstreamTls {
     pub trusted: Option<TlsFile>,
     /// `proxy_ssl_crl`
     pub crl: Option<TlsFile>,
-    /// `proxy_ssl_certificate` and its key: who we are.
+    /// `proxy_ssl_certificate` and its key: weir's own.
     pub certificate: Option<Certificate>,
-    /// `proxy_ssl_server_name`: whether it is told the name.
+    /// `proxy_ssl_server_name`: whether the name is sent to the server.
     pub server_name: bool,
     /// `proxy_ssl_protocols`
     pub protocols: Vec<TlsVersion>,
@@ -310,209 +311,142 @@ pub struct UpstreamTls {
     pub version: HttpVersion,
 }
 
-impl Compiler<'_> {
-    /// What a server meets clients with that come over TLS; `listens` says where it was told that some do.
-    pub(in crate::config) fn tls(
-        &mut self,
-        server: &Spanned<server::raw::Server>,
-        listens: Option<Span>,
-    ) -> Option<Tls> {
-        let config = self.config;
-        let own = server.value.tls.value();
-        match (own, listens) {
-            (_, Some(listens)) => {
-                let levels: Vec<&raw::Tls> = own.into_iter().chain(config.tls.value()).collect();
-                if levels.is_empty() {
-                    // One that is there and could not be understood was complained about.
-                    if server
-                        .value
-                        .tls
-                        .key()
-                        .or_else(|| config.tls.key())
-                        .is_none()
-                    {
-                        self.complain_with(
-                            listens,
-                            "this server listens with TLS and has no `tls`",
-                            "add `tls: { certificate: fullchain.pem, key: key.pem }` to it",
-                        );
-                    }
-                    return None;
-                }
-                self.server_tls(&levels, listens)
-            }
-            (Some(_), None) => {
-                if let Some(key) = server.value.tls.key() {
-                    self.warn(
-                        key,
-                        "this server has a certificate and never listens with TLS",
-                        "write `listen: { address: …, tls: true }`",
-                    );
-                }
-                None
-            }
-            (None, None) => None,
-        }
-    }
-
-    fn server_tls(&mut self, levels: &[&raw::Tls], listens: Span) -> Option<Tls> {
-        let certificates = self.certificates(levels, listens);
-        let verify_client =
-            find(levels, |tls| &tls.verify_client).map_or(VerifyClient::Off, |word| word.value.0);
-        let client_ca = find(levels, |tls| &tls.client_ca).map(|text| self.file(text));
-        let crl = find(levels, |tls| &tls.crl).map(|text| self.file(text));
-        if let Some(word) = find(levels, |tls| &tls.verify_client)
+impl Tls {
+    /// The `tls` of a server: its own and the top level's, of which at least one is there; `listens` is where the server
+    /// listens with TLS.
+    pub(crate) fn compile(levels: &[&raw::Tls], listens: Span, report: &mut Report) -> Self {
+        let given: raw::Tls = Record::inherit(levels.iter().copied());
+        let client_ca = given.client_ca.get().map(|text| file(text, report));
+        let crl = given.crl.get().map(|text| file(text, report));
+        let verify_client = given.verify_client();
+        if let Some(word) = given.verify_client.get()
             && client_ca.is_none()
             && matches!(verify_client, VerifyClient::On | VerifyClient::Optional)
         {
-            self.complain_with(
+            report.error_with(
                 word.span,
                 "clients cannot be verified without roots to trust",
                 "name a PEM file with `client_ca`",
             );
         }
         if let Some(crl) = crl.as_ref().filter(|_| client_ca.is_none()) {
-            self.complain_with(
+            report.error_with(
                 crl.span,
-                "`crl` without `client_ca` has nothing to apply to",
-                "it is about clients' certificates",
+                "`crl` has no meaning without `client_ca`",
+                "it applies to clients' certificates",
             );
         }
-        Some(Tls {
-            certificates,
-            protocols: protocols(find(levels, |tls| &tls.protocols)),
-            ciphers: ciphers(find(levels, |tls| &tls.ciphers)),
+        Self {
+            certificates: certificates(levels, listens, report),
+            protocols: given.protocols(),
+            ciphers: ciphers(&given.ciphers),
             verify_client,
             client_ca,
-            verify_depth: find(levels, |tls| &tls.verify_depth).map_or(1, |depth| depth.value.0),
+            verify_depth: given.verify_depth(),
             crl,
-            session_timeout: find(levels, |tls| &tls.session_timeout)
-                .map_or(Duration::from_secs(300), |time| time.value.0),
-            session_tickets: find(levels, |tls| &tls.session_tickets)
-                .is_none_or(|flag| flag.value.0),
-        })
+            session_timeout: given.session_timeout(),
+            session_tickets: given.session_tickets(),
+        }
     }
+}
 
-    fn certificates(&mut self, levels: &[&raw::Tls], listens: Span) -> Vec<Certificate> {
-        // A certificate and its key come from one level: half of each would never fit.
-        let Some(level) = levels
-            .iter()
-            .find(|tls| tls.certificate.key().or_else(|| tls.key.key()).is_some())
-        else {
-            let hint = "add `certificate: fullchain.pem` and `key: key.pem` to its `tls`";
-            self.complain_with(listens, "this server has no certificate for TLS", hint);
-            return Vec::new();
+fn certificates(levels: &[&raw::Tls], listens: Span, report: &mut Report) -> Vec<Certificate> {
+    // A certificate and its key come from one level: half of each would never fit.
+    let given = levels.iter().find_map(|level| {
+        let key = level.certificate.key().or_else(|| level.key.key())?;
+        Some((level, key))
+    });
+    let Some((level, place)) = given else {
+        let hint = "add `certificate: fullchain.pem` and `key: key.pem` to its `tls`";
+        report.error_with(listens, "this server has no certificate for TLS", hint);
+        return Vec::new();
+    };
+    let (chains, keys) = (level.certificate.items(), level.key.items());
+    let staples = level.stapling_file.items();
+    if level.certificate.key().is_none() || level.key.key().is_none() {
+        let (given, missing) = match level.certificate.key() {
+            Some(_) => ("certificate", "key"),
+            None => ("key", "certificate"),
         };
-        let chains = list(&level.certificate);
-        let keys = list(&level.key);
-        let staples = list(&level.stapling_file);
-        let place = level.certificate.key().or_else(|| level.key.key());
-        let place = place.unwrap_or(listens);
-        if level.certificate.key().is_none() || level.key.key().is_none() {
-            let (there, missing) = match level.certificate.key() {
-                Some(_) => ("certificate", "key"),
-                None => ("key", "certificate"),
-            };
-            self.complain(place, format!("`{there}` without a `{missing}`"));
-        } else if chains.len() != keys.len() {
-            let sentence = format!(
-                "{} certificates and {} keys cannot belong together",
-                chains.len(),
-                keys.len()
-            );
-            self.complain_with(
-                place,
-                sentence,
-                "each certificate has its key at the same place in the list",
-            );
-        }
-        if let Some(stray) = staples.get(chains.len()) {
-            self.complain(
-                stray.span,
-                "a `stapling_file` more than there are certificates",
-            );
-        }
-        chains
-            .iter()
-            .zip(keys)
-            .enumerate()
-            .map(|(index, (chain, key))| Certificate {
-                chain: self.file(chain),
-                key: self.file(key),
-                staple: staples.get(index).map(|staple| self.file(staple)),
-            })
-            .collect()
+        report.error(place, format!("`{given}` without a `{missing}`"));
+    } else if chains.len() != keys.len() {
+        let (certificates, keys) = (chains.len(), keys.len());
+        let sentence = format!("{certificates} certificates and {keys} keys do not match");
+        let hint = "each certificate has its key at the same place in the list";
+        report.error_with(place, sentence, hint);
     }
+    if let Some(stray) = staples.get(chains.len()) {
+        report.error(stray.span, "more `stapling_file`s than certificates");
+    }
+    let pairs = chains.iter().zip(keys).enumerate();
+    let certificates = pairs.map(|(index, (chain, key))| Certificate {
+        chain: file(chain, report),
+        key: file(key, report),
+        staple: staples.get(index).map(|staple| file(staple, report)),
+    });
+    certificates.collect()
+}
 
-    /// How a server behind `https://` is met, as a place in the plan: the same for the same settings.
-    pub(in crate::config) fn upstream_tls(
-        &mut self,
+impl UpstreamTls {
+    /// The TLS settings for the servers of this host.
+    pub(crate) fn compile(
         host: &str,
         version: HttpVersion,
-        levels: SettingLevels<'_>,
-    ) -> usize {
-        let flag = |given: Option<&Spanned<value::Flag>>| given.is_none_or(|flag| flag.value.0);
-        let certificate = levels.find(|s| &s.proxy_ssl.proxy_ssl_certificate);
-        let key = levels.find(|s| &s.proxy_ssl.proxy_ssl_certificate_key);
+        given: &raw::ProxySsl,
+        report: &mut Report,
+    ) -> Self {
+        let certificate = given.proxy_ssl_certificate.get();
+        let key = given.proxy_ssl_certificate_key.get();
         if let (Some(alone), None) | (None, Some(alone)) = (certificate, key) {
             let sentence =
-                "`proxy_ssl_certificate` and `proxy_ssl_certificate_key` belong together";
-            self.complain(alone.span, sentence);
+                "`proxy_ssl_certificate` and `proxy_ssl_certificate_key` must be given together";
+            report.error(alone.span, sentence);
         }
-        let certificate = certificate.zip(key).map(|(chain, key)| Certificate {
-            chain: self.file(chain),
-            key: self.file(key),
-            staple: None,
-        });
-        let mut file = |given: Option<&Spanned<Text>>| given.map(|text| self.file(text));
-        let tls = UpstreamTls {
-            trusted: file(levels.find(|s| &s.proxy_ssl.proxy_ssl_trusted_certificate)),
-            crl: file(levels.find(|s| &s.proxy_ssl.proxy_ssl_crl)),
-            name: self.upstream_name(host, levels),
-            verify: flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_verify)),
-            depth: levels
-                .find(|s| &s.proxy_ssl.proxy_ssl_verify_depth)
-                .map(|depth| depth.value.0),
-            certificate,
-            server_name: flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_server_name)),
-            protocols: protocols(levels.find(|s| &s.proxy_ssl.proxy_ssl_protocols)),
-            ciphers: ciphers(levels.find(|s| &s.proxy_ssl.proxy_ssl_ciphers)),
-            session_reuse: flag(levels.find(|s| &s.proxy_ssl.proxy_ssl_session_reuse)),
+        let trusted = given.proxy_ssl_trusted_certificate.get();
+        Self {
+            name: upstream_name(host, &given.proxy_ssl_name, report),
+            verify: given.proxy_ssl_verify(),
+            depth: given.proxy_ssl_verify_depth.value().map(|depth| depth.0),
+            trusted: trusted.map(|text| file(text, report)),
+            crl: given.proxy_ssl_crl.get().map(|text| file(text, report)),
+            certificate: certificate.zip(key).map(|(chain, key)| Certificate {
+                chain: file(chain, report),
+                key: file(key, report),
+                staple: None,
+            }),
+            server_name: given.proxy_ssl_server_name(),
+            protocols: given.proxy_ssl_protocols(),
+            ciphers: ciphers(&given.proxy_ssl_ciphers),
+            session_reuse: given.proxy_ssl_session_reuse(),
             version,
-        };
-        let known = self.upstream_tls.iter().position(|known| *known == tls);
-        known.unwrap_or_else(|| {
-            self.upstream_tls.push(tls);
-            self.upstream_tls.len() - 1
-        })
+        }
     }
+}
 
-    fn upstream_name(&mut self, host: &str, levels: SettingLevels<'_>) -> Box<str> {
-        let given = levels.find(|s| &s.proxy_ssl.proxy_ssl_name);
-        if let Some(given) = given {
-            let text = given.value.text.as_str();
-            if text.contains('$') {
-                let sentence = "variables in `proxy_ssl_name` are not supported by this version";
-                self.complain(given.span, sentence);
-            } else if text.is_empty() || text.contains(['/', ' ']) {
-                let sentence = format!("`{text}` cannot be the name in a certificate");
-                self.complain(given.span, sentence);
-            }
+fn upstream_name(host: &str, given: &Field<Text>, report: &mut Report) -> Box<str> {
+    if let Some(given) = given.get() {
+        let text = given.value.text.as_str();
+        if text.contains('$') {
+            let sentence = "variables in `proxy_ssl_name` are not supported by this version";
+            report.error(given.span, sentence);
+        } else if text.is_empty() || text.contains(['/', ' ']) {
+            let sentence = format!("`{text}` cannot be the name in a certificate");
+            report.error(given.span, sentence);
         }
-        let host = given.map_or(host, |given| given.value.text.as_str());
-        without_port(host).to_ascii_lowercase().into()
     }
+    let host = given.value().map_or(host, |given| given.text.as_str());
+    without_port(host).to_ascii_lowercase().into()
+}
 
-    /// A file as it is named: relative to the file that names it.
-    pub(in crate::config) fn file(&mut self, text: &Spanned<Text>) -> TlsFile {
-        if text.value.text.is_empty() {
-            self.complain(text.span, "an empty name of a file");
-        }
-        let home = Path::new(self.report.sources().name(text.span.file)).parent();
-        TlsFile {
-            path: home.unwrap_or_else(|| Path::new("")).join(&text.value.text),
-            span: text.span,
-        }
+/// A file as it is named: relative to the file that names it.
+pub(crate) fn file(text: &Spanned<Text>, report: &mut Report) -> TlsFile {
+    if text.value.text.is_empty() {
+        report.error(text.span, "the name of a file is empty");
+    }
+    let home = Path::new(report.sources().name(text.span.file)).parent();
+    TlsFile {
+        path: home.unwrap_or_else(|| Path::new("")).join(&text.value.text),
+        span: text.span,
     }
 }
 
@@ -527,35 +461,9 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-fn find<'a, T>(
-    levels: &[&'a raw::Tls],
-    pick: impl Fn(&'a raw::Tls) -> &'a Field<T>,
-) -> Option<&'a Spanned<T>> {
-    levels.iter().find_map(|tls| pick(tls).get())
-}
-
-fn list(field: &Field<List<Text>>) -> &[Spanned<Text>] {
-    field.value().map_or(&[], |list| &list.0)
-}
-
-fn protocols(given: Option<&Spanned<List<raw::Protocols>>>) -> Vec<TlsVersion> {
-    let given: Vec<_> = given
-        .into_iter()
-        .flat_map(|given| &given.value.0)
-        .flat_map(|words| words.value.0.iter().copied())
-        .collect();
-    match given.is_empty() {
-        true => vec![TlsVersion::Tls12, TlsVersion::Tls13],
-        false => given,
-    }
-}
-
-fn ciphers(given: Option<&Spanned<List<raw::Ciphers>>>) -> Vec<Cipher> {
-    given
-        .into_iter()
-        .flat_map(|given| &given.value.0)
-        .flat_map(|words| words.value.0.iter().copied())
-        .collect()
+fn ciphers(given: &Field<List<raw::Ciphers>>) -> Vec<Cipher> {
+    let ciphers = given.items().iter().flat_map(|words| &words.value.0);
+    ciphers.copied().collect()
 }
 
 #[cfg(test)]

@@ -1,59 +1,55 @@
-//! Groups of servers to forward to.
-//!
-//! Whom to ask for the addresses of names.
-//!
-//! `upstreams`, and those that a `proxy_pass` with an address brings with it.
-//!
-//! `resolver`, and what `resolve` says of servers.
+//! `upstreams`, those that a `proxy_pass` with an address brings with it, and the `resolver` of their names.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::health::{Breaker, HealthCheck};
 use crate::config::compile::Compiler;
-use crate::config::decode::value::{OrOff, Shorthand, mistaken};
-use crate::config::decode::{Spanned, units, value};
+use crate::config::decode::units::{self, UpstreamAddress};
+use crate::config::decode::value::{NamedMap, Shorthand, Time, choice};
+use crate::config::decode::{Field, Spanned};
+use crate::config::report::Report;
+use crate::config::source::Span;
 use crate::config::template::{Template, TemplatePhase};
 
 pub(crate) mod raw {
-    //! `upstreams`: groups of servers to forward to.
-    //! `resolver`: whom to ask for the addresses of names.
+    //! `upstreams` and `resolver`.
     use std::net::SocketAddr;
+    use std::time::Duration;
 
     use crate::config::decode::record::record;
-    use crate::config::decode::units::ParseError;
     use crate::config::decode::value::{
         Failures, Flag, HasShorthand, Idle, List, OrOff, QueueSize, RequestCount, Shorthand, Text,
-        Time, Weight, choice, number, scalar,
+        Time, Weight, choice, nonzero, number, scalar,
     };
     use crate::config::decode::{Field, Required, units};
     use crate::config::directive::health::raw::{Breaker, HealthCheck};
     use crate::config::directive::upstream;
+    use crate::config::report::ParseError;
 
     record! {
         /// A group of servers.
-        pub struct Upstream {
-            /// How one is picked: round_robin, least_conn, ip_hash, random, or { hash: KEY, consistent: true }, all as
-            /// nginx computes them. Default: round_robin.
-            balance: Field<Shorthand<Balance>>,
-            /// Idle connections kept open, per worker. Default: 64.
-            keepalive: Field<Idle>,
-            /// How long an idle one is kept. Default: 60s.
-            keepalive_timeout: Field<Time>,
-            /// How many requests one connection carries. Default: 1000.
-            keepalive_requests: Field<RequestCount>,
+        pub(crate) struct Upstream {
+            /// How a server is selected: round_robin, least_conn, ip_hash, random, or { hash: KEY, consistent: true }, all as
+            /// nginx computes them.
+            balance: Field<Shorthand<Balance>> = "round_robin",
+            /// Idle connections kept open, per worker.
+            keepalive: Field<Idle> = "64" => usize,
+            /// How long an idle connection is kept.
+            keepalive_timeout: Field<Time> = "60s" => Duration; if nonzero,
+            /// How many requests one connection carries.
+            keepalive_requests: Field<RequestCount> = "1000" => u64,
             /// Where requests wait when every server has its max_conns. Default: they get 502 at once.
             queue: Field<UpstreamQueue>,
             /// How many requests may be sent again to another server, as a share of all: `20%`. Default: any number, as
             /// proxy_next_upstream allows.
             retry_budget: Field<Shorthand<RetryBudget>>,
-            /// Asks every server again and again whether it is well; a path alone will do. Default: none.
+            /// Checks every server periodically: a path, or a mapping. Default: none.
             health_check: Field<Shorthand<HealthCheck>>,
-            /// Leaves a server alone for a while that fails too often; `{}` for one with all defaults. Default: off.
-            breaker: Field<OrOff<Breaker>>,
-            /// How often the names of its servers are looked up again. Default: they are not.
+            /// Stops requests for a while to a server that fails too often; `{}` for one with all defaults.
+            breaker: Field<OrOff<Breaker>> = "off",
+            /// How often the names of its servers are resolved again. Default: they are not.
             resolve: Field<Time>,
             /// The servers; each may be written as its address alone.
             servers: Required<List<Shorthand<UpstreamServer>>>,
@@ -61,50 +57,50 @@ pub(crate) mod raw {
     }
 
     record! {
-        /// How a server is picked.
-        pub struct Balance {
-            /// By turns, load, address or lot.
+        /// How a server is selected.
+        pub(crate) struct Balance {
+            /// By round robin, load, client address or at random.
             method: Field<BalanceMethod>,
-            /// By the hash of this text of variables.
+            /// By the hash of this template.
             hash: Field<Text>,
-            /// Whether one server more or less moves only its share of the keys. Default: false.
-            consistent: Field<Flag>,
+            /// Whether adding or removing a server moves only its share of the keys.
+            consistent: Field<Flag> = "false" => bool,
         }
     }
 
     record! {
-        /// A waiting line before an upstream.
-        pub struct UpstreamQueue {
+        /// Requests waiting for an upstream.
+        pub(crate) struct UpstreamQueue {
             /// How many may wait, in all workers together.
             size: Required<QueueSize>,
-            /// For how long. Default: 60s.
-            timeout: Field<Time>,
-            /// Who goes first: oldest_first or newest_first. Default: oldest_first.
-            order: Field<UpstreamQueueOrder>,
-            /// A text of variables; those for whom it is different take turns, and when the line is full the longest
-            /// of their lines loses its last. Default: none, all stand in one line.
+            /// For how long.
+            timeout: Field<Time> = "60s" => Duration; if nonzero,
+            /// Which request is served first: oldest_first or newest_first.
+            order: Field<upstream::QueueOrder> = "oldest_first" => upstream::QueueOrder,
+            /// A template; each of its values has its own queue, and the queues take turns. When all are full, the longest
+            /// loses its last request. Default: none, one queue for all.
             fair: Field<Text>,
         }
     }
 
     record! {
         /// How many requests may be sent again.
-        pub struct RetryBudget {
+        pub(crate) struct RetryBudget {
             /// The share of the requests of the last ten seconds: `20%`.
             share: Required<RequestShare>,
-            /// How many a second in any case, over the same ten seconds. Default: 3.
-            min_per_second: Field<Most>,
-            /// When all servers have failed, all are asked again, up to proxy_next_upstream_tries in all: after a random
+            /// How many a second in any case, over the same ten seconds.
+            min_per_second: Field<RequestLimit> = "3" => u32,
+            /// When all servers have failed, all are tried again, up to proxy_next_upstream_tries in all: after a random
             /// part of this time, twice of it the next time, and so on. Default: they are not.
             backoff: Field<Time>,
-            /// What that grows to at most. Default: 1s.
-            backoff_max: Field<Time>,
+            /// The bound of that growth.
+            backoff_max: Field<Time> = "1s" => Duration; if nonzero,
         }
     }
 
     scalar! {
         /// A share of a hundred.
-        pub struct RequestShare(u32);
+        pub(crate) struct RequestShare(u32);
         "a share such as `20%`",
         |text| match text.strip_suffix('%') {
             Some(number) => units::whole(number, "a share", 0, 100).map(|share| u32::try_from(share).unwrap_or(100)),
@@ -114,16 +110,8 @@ pub(crate) mod raw {
     }
 
     choice! {
-        /// Who goes first.
-        pub struct UpstreamQueueOrder(upstream::QueueOrder) = "an order" {
-            "oldest_first" => upstream::QueueOrder::OldestFirst,
-            "newest_first" => upstream::QueueOrder::NewestFirst,
-        }
-    }
-
-    choice! {
-        /// Who is picked.
-        pub struct BalanceMethod(upstream::Balance) = "a way to pick a server" {
+        /// How a server is selected.
+        pub(crate) struct BalanceMethod(upstream::Balance) = "a balancing method" {
             "round_robin" => upstream::Balance::RoundRobin,
             "least_conn" => upstream::Balance::LeastConn,
             "ip_hash" => upstream::Balance::IpHash,
@@ -132,32 +120,32 @@ pub(crate) mod raw {
     }
 
     number! {
-        /// How many requests at once; 0 for any number.
-        pub struct Most(u32) = "a number of requests", 0..=1_000_000
+        /// A number of requests; 0 for no limit where it is one.
+        pub(crate) struct RequestLimit(u32) = "a number of requests", 0..=1_000_000
     }
 
     record! {
         /// One server of a group.
-        pub struct UpstreamServer {
+        pub(crate) struct UpstreamServer {
             /// Where it is: `127.0.0.1:9001`, `host:port` or `unix:/run/app.sock`.
             address: Required<Text>,
-            /// Its share. Default: 1.
-            weight: Field<Weight>,
-            /// After how many failures within `fail_timeout` it is left alone; 0 for never. Default: 1.
-            max_fails: Field<Failures>,
-            /// Within which failures are counted, and for how long it is then left alone. Default: 10s.
-            fail_timeout: Field<Time>,
-            /// How many requests it gets at once, counted over all workers; 0 for any number. Default: 0.
-            max_conns: Field<Most>,
-            /// How long its weight takes to grow from nothing when it has come back; with round_robin and least_conn.
-            /// Default: no time.
-            slow_start: Field<Time>,
-            /// How often its name is looked up again; each of its addresses is a server. Default: as the upstream says.
+            /// Its share of the requests.
+            weight: Field<Weight> = "1" => u32,
+            /// The number of failures within `fail_timeout` after which it is unavailable; 0 for never, as where the upstream has
+            /// a `breaker` and this is not given.
+            max_fails: Field<Failures> = "1" => u32,
+            /// The time in which failures are counted, and how long the server is then unavailable.
+            fail_timeout: Field<Time> = "10s" => Duration; if nonzero,
+            /// How many requests it gets at once, counted over all workers; 0 for no limit.
+            max_conns: Field<RequestLimit> = "0" => u32,
+            /// How long the weight of a recovered server takes to grow; with round_robin and least_conn.
+            slow_start: Field<Time> = "0" => Duration,
+            /// How often its name is resolved again; each of its addresses is a server. Default: as the upstream says.
             resolve: Field<Time>,
-            /// Only asked when no other can be. Default: false.
-            backup: Field<Flag>,
-            /// Never asked. Default: false.
-            down: Field<Flag>,
+            /// Used only if no other server is available.
+            backup: Field<Flag> = "false" => bool,
+            /// Never used.
+            down: Field<Flag> = "false" => bool,
         }
     }
 
@@ -174,24 +162,24 @@ pub(crate) mod raw {
     }
 
     record! {
-        /// Whom to ask for the addresses of names, as nginx's `resolver`.
-        pub struct Resolver {
+        /// DNS servers, as nginx's `resolver`.
+        pub(crate) struct Resolver {
             /// DNS servers, asked in turn: `10.0.0.2`, `10.0.0.2:5353` or `[::1]:53`.
             address: Required<List<NameServer>>,
-            /// How long an answer holds, whatever it says of itself. Default: as it says, one second at least.
+            /// How long a reply is valid, whatever its TTL. Default: its TTL, one second at least.
             valid: Field<Time>,
-            /// How long a look-up may take. Default: 5s.
-            timeout: Field<Time>,
-            /// Whether IPv4 addresses are asked for. Default: true.
-            ipv4: Field<Flag>,
-            /// Whether IPv6 addresses are asked for. Default: true.
-            ipv6: Field<Flag>,
+            /// How long a lookup may take.
+            timeout: Field<Time> = "5s" => Duration; if nonzero,
+            /// Whether IPv4 addresses are queried.
+            ipv4: Field<Flag> = "on" => bool,
+            /// Whether IPv6 addresses are queried.
+            ipv6: Field<Flag> = "on" => bool,
         }
     }
 
     scalar! {
         /// A DNS server.
-        pub struct NameServer(SocketAddr);
+        pub(crate) struct NameServer(SocketAddr);
         "the address of a DNS server", units::name_server,
         { "description": "10.0.0.2, 10.0.0.2:53 or [::1]:53.", "type": "string" }
     }
@@ -222,7 +210,7 @@ pub struct Upstream {
     pub health_check: Option<HealthCheck>,
     /// `breaker`: of each of its servers.
     pub breaker: Option<Breaker>,
-    /// Who is asked for the addresses of those of its servers that are looked up again; the system where it is none.
+    /// The DNS servers for names that are resolved again; the system's where it is `None`.
     pub resolver: Option<Arc<Resolver>>,
     /// At least one.
     pub servers: Vec<UpstreamServer>,
@@ -255,32 +243,36 @@ pub struct UpstreamQueue {
     pub size: u32,
     /// For how long.
     pub timeout: Duration,
-    /// Who goes first.
+    /// Which request is served first.
     pub order: QueueOrder,
-    /// What tells those apart who take turns.
+    /// The template whose values have queues of their own.
     pub fair: Option<Template>,
 }
 
-/// Who of those who wait goes first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum QueueOrder {
-    /// Who has come last, and is likeliest to be there still.
-    NewestFirst,
-    /// Who has come first.
-    #[default]
-    OldestFirst,
+choice! {
+    /// Which of the waiting requests is served first.
+    pub enum QueueOrder as "UpstreamQueueOrder" = "an order" {
+        /// The oldest.
+        OldestFirst = "oldest_first",
+        /// The newest, whose client is most likely still there.
+        NewestFirst = "newest_first",
+    }
 }
 
 impl Upstream {
     /// A group of these servers with every setting at its default.
     #[must_use]
     pub fn of(name: &str, servers: Vec<UpstreamServer>) -> Self {
+        Self::new(&raw::Upstream::default(), name, servers)
+    }
+
+    fn new(given: &raw::Upstream, name: &str, servers: Vec<UpstreamServer>) -> Self {
         Self {
             name: name.into(),
-            balance: Balance::RoundRobin,
-            keepalive: 64,
-            keepalive_timeout: Duration::from_secs(60),
-            keepalive_requests: 1000,
+            balance: Balance::default(),
+            keepalive: given.keepalive(),
+            keepalive_timeout: given.keepalive_timeout(),
+            keepalive_requests: given.keepalive_requests(),
             queue: None,
             retry_budget: None,
             health_check: None,
@@ -300,7 +292,7 @@ pub enum Balance {
     Hash(Template),
     /// By the client's address.
     IpHash,
-    /// Whoever has the least to do.
+    /// The server with the fewest requests.
     LeastConn,
     /// The less loaded of two drawn by lot.
     Random,
@@ -310,7 +302,7 @@ pub enum Balance {
 }
 
 impl Balance {
-    /// Whether somebody can wait until no other can be asked.
+    /// Whether it supports backup servers.
     #[must_use]
     pub fn has_backups(&self) -> bool {
         matches!(self, Self::LeastConn | Self::RoundRobin)
@@ -346,36 +338,27 @@ impl UpstreamServer {
     /// A server with every setting at its default, nginx's.
     #[must_use]
     pub fn at(address: UpstreamAddress) -> Self {
+        let name = match &address {
+            UpstreamAddress::Tcp { host, port } => format!("{host}:{port}"),
+            UpstreamAddress::Unix(path) => format!("unix:{}", path.display()),
+        };
+        Self::new(&raw::UpstreamServer::default(), &name, address)
+    }
+
+    fn new(given: &raw::UpstreamServer, name: &str, address: UpstreamAddress) -> Self {
         Self {
-            name: match &address {
-                UpstreamAddress::Tcp { host, port } => format!("{host}:{port}").into(),
-                UpstreamAddress::Unix(path) => format!("unix:{}", path.display()).into(),
-            },
+            name: name.into(),
             address,
-            weight: 1,
-            max_fails: 1,
-            fail_timeout: Duration::from_secs(10),
-            max_conns: 0,
-            slow_start: Duration::ZERO,
+            weight: given.weight(),
+            max_fails: given.max_fails(),
+            fail_timeout: given.fail_timeout(),
+            max_conns: given.max_conns(),
+            slow_start: given.slow_start(),
             resolve: None,
-            backup: false,
-            down: false,
+            backup: given.backup(),
+            down: given.down(),
         }
     }
-}
-
-/// Where a server is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum UpstreamAddress {
-    /// A name or an address, and a port; a name with several addresses is several servers.
-    Tcp {
-        /// Name or address, an IPv6 one without brackets.
-        host: Box<str>,
-        /// Port.
-        port: u16,
-    },
-    /// A unix socket.
-    Unix(PathBuf),
 }
 
 /// DNS servers, and how they are asked.
@@ -383,7 +366,7 @@ pub enum UpstreamAddress {
 pub struct Resolver {
     /// Asked in turn; at least one.
     pub servers: Vec<SocketAddr>,
-    /// How long an answer holds; as it says itself where this is none.
+    /// How long a reply is valid; `None` for its TTL.
     pub valid: Option<Duration>,
     /// How long a look-up may take.
     pub timeout: Duration,
@@ -393,311 +376,272 @@ pub struct Resolver {
     pub ipv6: bool,
 }
 
-impl Compiler<'_> {
-    /// `upstreams`, in the file's order.
-    pub(in crate::config) fn upstreams(&mut self) {
-        let named = self.config.upstreams.value();
-        let resolver = self.resolver();
-        for (name, group) in named.map_or(&[][..], |named| &named.entries) {
-            let wrong = |c: char| c.is_whitespace() || matches!(c, '/' | ':' | '$');
-            if name.value.is_empty() || name.value.contains(wrong) {
-                let sentence = format!("`{}` cannot be the name of an upstream", name.value);
-                self.complain_with(name.span, sentence, "no spaces, `/`, `:` or `$` in it");
-            }
-            let mut upstream = self.upstream(name, &group.value);
-            upstream.resolver.clone_from(&resolver);
-            self.upstreams.push(upstream);
+/// `upstreams`, in the file's order.
+pub(crate) fn upstreams(
+    named: &Field<NamedMap<raw::Upstream>>,
+    resolver: Option<&Arc<Resolver>>,
+    compiler: &mut Compiler<'_>,
+) -> Vec<Upstream> {
+    let upstreams = named.entries().iter().map(|(name, given)| {
+        let is_wrong = |c: char| c.is_whitespace() || matches!(c, '/' | ':' | '$');
+        if name.value.is_empty() || name.value.contains(is_wrong) {
+            let sentence = format!("`{}` cannot be the name of an upstream", name.value);
+            let hint = "a name has no spaces, `/`, `:` or `$`";
+            compiler.report.error_with(name.span, sentence, hint);
         }
-    }
-
-    fn upstream(&mut self, name: &Spanned<String>, group: &raw::Upstream) -> Upstream {
-        let listed = group.servers.value().map_or(&[][..], |list| &list.0);
-        let balance = self.balance(group.balance.get());
-        let mut servers = Vec::new();
-        let breaker = match group.breaker.value() {
-            Some(OrOff::On(given)) => Some(self.breaker(given)),
-            Some(OrOff::Off) | None => None,
-        };
-        // Where there is a breaker, it judges alone unless told otherwise.
-        let max_fails = u32::from(breaker.is_none());
-        for server in listed {
-            servers.extend(self.upstream_server(&server.value.0, group, &balance, max_fails));
-        }
-        if group.servers.value().is_some_and(|list| list.0.is_empty()) {
-            let sentence = format!("the upstream `{}` has no servers", name.value);
-            self.complain(name.span, sentence);
-        } else if !servers.is_empty() && servers.len() == listed.len() {
-            if servers.iter().all(|server| server.down) {
-                let sentence = format!("all servers of the upstream `{}` are down", name.value);
-                self.complain_with(
-                    name.span,
-                    sentence,
-                    "to answer without an upstream use `return`",
-                );
-            } else if servers.iter().all(|server| server.backup) {
-                let sentence = format!("all servers of the upstream `{}` are backups", name.value);
-                self.complain_with(
-                    name.span,
-                    sentence,
-                    "take `backup` from at least one of them",
-                );
-            }
-        }
-        let check = group.health_check.value();
-        let health_check =
-            check.map(|Shorthand(given)| self.health_check(given, &name.value, &servers));
-        let mut upstream = Upstream::of(&name.value, servers);
-        upstream.health_check = health_check;
-        upstream.breaker = breaker;
-        upstream.balance = balance;
-        upstream.retry_budget = self.retry_budget(group);
-        upstream.queue = self.upstream_queue(group, &upstream.servers);
-        if let Some(most) = group.keepalive.value() {
-            upstream.keepalive = most.0;
-        }
-        upstream.keepalive_timeout = self.some_time(group.keepalive_timeout.get(), 60);
-        if let Some(most) = group.keepalive_requests.value() {
-            upstream.keepalive_requests = most.0;
-        }
+        let mut upstream = upstream(name, &given.value, compiler);
+        upstream.resolver = resolver.cloned();
         upstream
-    }
-
-    fn retry_budget(&mut self, group: &raw::Upstream) -> Option<RetryBudget> {
-        let Shorthand(budget) = group.retry_budget.value()?;
-        let most = budget.backoff_max.get();
-        if let Some(most) = most.filter(|_| budget.backoff.key().is_none()) {
-            self.complain_with(
-                most.span,
-                "`backoff_max` bounds a `backoff`, and there is none",
-                "expected { share: 20%, backoff: 25ms, backoff_max: 1s }",
-            );
-        }
-        let backoff = budget.backoff.get().map(|base| Backoff {
-            base: self.some_time(Some(base), 1),
-            max: self.some_time(most, 1),
-        });
-        Some(RetryBudget {
-            percent: budget.share.value()?.0,
-            least: budget.min_per_second.value().map_or(3, |least| least.0),
-            backoff,
-        })
-    }
-
-    fn upstream_queue(
-        &mut self,
-        group: &raw::Upstream,
-        servers: &[UpstreamServer],
-    ) -> Option<UpstreamQueue> {
-        let queue = &group.queue.get()?.value;
-        if let Some(key) = group.queue.key()
-            && servers.iter().all(|server| server.max_conns == 0)
-        {
-            self.warn(
-                key,
-                "nobody ever waits here: no server has a `max_conns`",
-                "give the servers of this upstream a `max_conns`",
-            );
-        }
-        let fair = queue.fair.get();
-        let fair = fair.map(|key| self.template(key, TemplatePhase::Before));
-        let timeout = self.some_time(queue.timeout.get(), 60);
-        Some(UpstreamQueue {
-            size: queue.size.value()?.0,
-            timeout,
-            order: queue.order.value().map(|order| order.0).unwrap_or_default(),
-            fair,
-        })
-    }
-
-    fn balance(&mut self, given: Option<&Spanned<Shorthand<raw::Balance>>>) -> Balance {
-        let Some(given) = given else {
-            return Balance::default();
-        };
-        let Shorthand(balance) = &given.value;
-        let consistent = balance.consistent.value().is_some_and(|flag| flag.0);
-        if balance.hash.get().is_none()
-            && let Some(key) = balance.consistent.key()
-        {
-            let sentence = "`consistent` says how a key is hashed, and there is none";
-            self.complain_with(key, sentence, "expected { hash: KEY, consistent: true }");
-        }
-        if let (Some(hash), Some(_)) = (balance.hash.key(), balance.method.key()) {
-            self.complain(hash, "a server is picked either by a method or by a hash");
-        }
-        match (balance.hash.get(), balance.method.value()) {
-            (Some(key), _) => {
-                if key.value.text.is_empty() {
-                    self.complain(key.span, "an empty key leads to no server");
-                }
-                let template = self.template(key, TemplatePhase::Before);
-                match consistent {
-                    true => Balance::ConsistentHash(template),
-                    false => Balance::Hash(template),
-                }
-            }
-            (None, Some(method)) => method.0.clone(),
-            (None, None) => {
-                let keys = [
-                    balance.hash.key(),
-                    balance.method.key(),
-                    balance.consistent.key(),
-                ];
-                if keys.iter().all(Option::is_none) {
-                    self.complain(given.span, "this does not say how a server is picked");
-                }
-                Balance::default()
-            }
-        }
-    }
-
-    fn upstream_server(
-        &mut self,
-        server: &raw::UpstreamServer,
-        group: &raw::Upstream,
-        balance: &Balance,
-        max_fails: u32,
-    ) -> Option<UpstreamServer> {
-        if !balance.has_backups() {
-            let backup = server.backup.get().filter(|flag| flag.value.0);
-            let slow = server.slow_start.get().map(|time| time.span);
-            for (at, what) in [
-                (backup.map(|flag| flag.span), "backup"),
-                (slow, "slow_start"),
-            ] {
-                if let Some(at) = at {
-                    let sentence = format!("this way to pick a server knows no `{what}`");
-                    self.complain_with(at, sentence, "round_robin and least_conn do");
-                }
-            }
-        }
-        let given = server.address.get()?;
-        let address = units::host_port(&given.value.text, units::HTTP)
-            .map_err(|mistake| self.report.add(mistaken(given.span, mistake)))
-            .ok()?;
-        Some(UpstreamServer {
-            resolve: self.resolve(server, group, &address),
-            weight: server.weight.value().map_or(1, |weight| weight.0),
-            max_fails: server.max_fails.value().map_or(max_fails, |fails| fails.0),
-            fail_timeout: self.some_time(server.fail_timeout.get(), 10),
-            backup: server.backup.value().is_some_and(|flag| flag.0),
-            down: server.down.value().is_some_and(|flag| flag.0),
-            max_conns: server.max_conns.value().map_or(0, |most| most.0),
-            slow_start: server
-                .slow_start
-                .value()
-                .map_or(Duration::ZERO, |time| time.0),
-            name: given.value.text.as_str().into(),
-            ..UpstreamServer::at(address)
-        })
-    }
-
-    /// The upstream for an address, the same one for the same address.
-    pub(in crate::config) fn upstream_at(
-        &mut self,
-        name: String,
-        address: UpstreamAddress,
-    ) -> usize {
-        if let Some(known) = self.addresses.get(&name) {
-            return *known;
-        }
-        let server = UpstreamServer::at(address);
-        self.upstreams.push(Upstream::of(&name, vec![server]));
-        let index = self.upstreams.len() - 1;
-        self.addresses.insert(name, index);
-        index
-    }
+    });
+    upstreams.collect()
 }
 
-impl Compiler<'_> {
-    /// `resolver`
-    pub(in crate::config) fn resolver(&mut self) -> Option<Arc<Resolver>> {
-        let given = self.config.resolver.get()?;
-        let Shorthand(resolver) = &given.value;
-        let address = resolver.address.get()?;
-        let servers: Vec<_> = address
-            .value
-            .0
-            .iter()
-            .map(|server| server.value.0)
-            .collect();
-        if servers.is_empty() {
-            self.complain(address.span, "a resolver without a DNS server to ask");
-        }
-        let flag = |given: Option<&value::Flag>| given.is_none_or(|flag| flag.0);
-        let (ipv4, ipv6) = (flag(resolver.ipv4.value()), flag(resolver.ipv6.value()));
-        if !ipv4 && !ipv6 {
-            let sentence = "nothing to ask for: both kinds of addresses are off";
-            self.complain_with(given.span, sentence, "leave `ipv4` or `ipv6` on");
-        }
-        let valid = resolver.valid.get();
-        Some(Arc::new(Resolver {
-            servers,
-            valid: valid.map(|valid| self.interval(valid)),
-            timeout: self.some_time(resolver.timeout.get(), 5),
-            ipv4,
-            ipv6,
-        }))
-    }
-
-    /// How often the name of a server is looked up again.
-    pub(in crate::config) fn resolve(
-        &mut self,
-        server: &raw::UpstreamServer,
-        group: &raw::Upstream,
-        address: &UpstreamAddress,
-    ) -> Option<Duration> {
-        let name = is_name(address);
-        if let Some(key) = server.resolve.key().filter(|_| !name) {
-            let sentence = "only a name is looked up again";
-            self.warn(key, sentence, "this server is given by its address");
-        }
-        let every = server.resolve.get().or_else(|| group.resolve.get());
-        let every = every.map(|every| self.interval(every));
-        every.filter(|_| name)
-    }
-
-    fn interval(&mut self, given: &Spanned<value::Time>) -> Duration {
-        if given.value.0.is_zero() {
-            let sentence = "a name cannot be looked up all the time";
-            self.complain_with(given.span, sentence, "expected a time such as `30s`");
-        }
-        given.value.0
-    }
-
-    /// Warns of a `resolve` without a name, and of a `resolver` without a `resolve`.
-    pub(in crate::config) fn warn_of_unresolved(&mut self, upstreams: &[Upstream]) {
-        let named = self.config.upstreams.value();
-        let groups = named.map_or(&[][..], |named| &named.entries);
-        let mut keys = Vec::new();
-        for ((_, group), upstream) in groups.iter().zip(upstreams) {
-            if !looks_up(upstream) {
-                keys.extend(group.value.resolve.key());
-            }
-        }
-        for key in keys {
-            let sentence = "no server here is looked up again";
-            self.warn(key, sentence, "all of them are given by their addresses");
-        }
-        if let Some(key) = self.config.resolver.key()
-            && !upstreams.iter().any(looks_up)
-        {
-            let sentence = "nobody asks this resolver";
-            self.warn(
-                key,
-                sentence,
-                "it is for names of upstreams with `resolve: 30s`",
-            );
-        }
-    }
-}
-
-fn looks_up(upstream: &Upstream) -> bool {
-    upstream
+fn upstream(
+    name: &Spanned<String>,
+    given: &raw::Upstream,
+    compiler: &mut Compiler<'_>,
+) -> Upstream {
+    let balance = balance(given.balance.get(), compiler);
+    let report = &mut *compiler.report;
+    let breaker = given.breaker.on();
+    let breaker = breaker.map(|breaker| Breaker::compile(breaker, report));
+    let servers: Vec<_> = given
         .servers
+        .items()
         .iter()
-        .any(|server| server.resolve.is_some())
+        .filter_map(|server| {
+            let Shorthand(server) = &server.value;
+            let mut compiled = upstream_server(server, given, &balance, report)?;
+            // Where there is a breaker, it decides alone unless `max_fails` is given.
+            if breaker.is_some() && server.max_fails.value().is_none() {
+                compiled.max_fails = 0;
+            }
+            Some(compiled)
+        })
+        .collect();
+    check_servers(name, given, &servers, report);
+    let mut upstream = Upstream::new(given, &name.value, servers);
+    let is_unix = |server: &UpstreamServer| matches!(server.address, UpstreamAddress::Unix(_));
+    let has_unix = upstream.servers.iter().any(is_unix);
+    let check = given.health_check.record();
+    upstream.health_check =
+        check.map(|check| HealthCheck::compile(check, &name.value, has_unix, report));
+    upstream.breaker = breaker;
+    upstream.balance = balance;
+    upstream.retry_budget = retry_budget(given, report);
+    upstream.queue = queue(given, &upstream.servers, compiler);
+    upstream
 }
 
-fn is_name(address: &UpstreamAddress) -> bool {
-    matches!(address, UpstreamAddress::Tcp { host, .. } if host.parse::<IpAddr>().is_err())
+/// Reports an upstream none of whose servers can be used.
+fn check_servers(
+    name: &Spanned<String>,
+    given: &raw::Upstream,
+    servers: &[UpstreamServer],
+    report: &mut Report,
+) {
+    let listed = given.servers.items().len();
+    let name_text = &name.value;
+    if given.servers.value().is_some() && listed == 0 {
+        report.error(
+            name.span,
+            format!("the upstream `{name_text}` has no servers"),
+        );
+    } else if servers.is_empty() || servers.len() < listed {
+        // Those that are left out are reported already.
+    } else if servers.iter().all(|server| server.down) {
+        let sentence = format!("all servers of the upstream `{name_text}` are down");
+        let hint = "use `return` for responses without an upstream";
+        report.error_with(name.span, sentence, hint);
+    } else if servers.iter().all(|server| server.backup) {
+        let sentence = format!("all servers of the upstream `{name_text}` are backups");
+        let hint = "at least one needs `backup: false`";
+        report.error_with(name.span, sentence, hint);
+    }
+}
+
+fn retry_budget(given: &raw::Upstream, report: &mut Report) -> Option<RetryBudget> {
+    let budget = given.retry_budget.record()?;
+    let base = budget.backoff.get();
+    if let Some(base) = base.filter(|base| base.value.0.is_zero()) {
+        report.error(base.span, "`backoff` must be longer than 0");
+    }
+    if let Some(max) = budget.backoff_max.get()
+        && budget.backoff.key().is_none()
+    {
+        let sentence = "`backoff_max` has no meaning without `backoff`";
+        let hint = "expected { share: 20%, backoff: 25ms, backoff_max: 1s }";
+        report.error_with(max.span, sentence, hint);
+    }
+    Some(RetryBudget {
+        percent: budget.share.value()?.0,
+        least: budget.min_per_second(),
+        backoff: base.map(|base| Backoff {
+            base: base.value.0,
+            max: budget.backoff_max(),
+        }),
+    })
+}
+
+fn queue(
+    given: &raw::Upstream,
+    servers: &[UpstreamServer],
+    compiler: &mut Compiler<'_>,
+) -> Option<UpstreamQueue> {
+    let queue = given.queue.value()?;
+    if let Some(key) = given.queue.key()
+        && servers.iter().all(|server| server.max_conns == 0)
+    {
+        compiler.report.warn(
+            key,
+            "this queue is never used: no server has a `max_conns`",
+            "give the servers of this upstream a `max_conns`",
+        );
+    }
+    let fair = queue.fair.get();
+    let fair = fair.map(|key| Template::compile(key, TemplatePhase::Before, compiler));
+    Some(UpstreamQueue {
+        size: queue.size.value()?.0,
+        timeout: queue.timeout(),
+        order: queue.order(),
+        fair,
+    })
+}
+
+fn balance(
+    given: Option<&Spanned<Shorthand<raw::Balance>>>,
+    compiler: &mut Compiler<'_>,
+) -> Balance {
+    let Some(given) = given else {
+        return Balance::default();
+    };
+    let Shorthand(balance) = &given.value;
+    let report = &mut *compiler.report;
+    if let (None, Some(key)) = (balance.hash.get(), balance.consistent.key()) {
+        let sentence = "`consistent` has no meaning without `hash`";
+        report.error_with(key, sentence, "expected { hash: KEY, consistent: true }");
+    }
+    if let (Some(hash), Some(_)) = (balance.hash.key(), balance.method.key()) {
+        report.error(hash, "`method` and `hash` exclude each other");
+    }
+    let keys = [
+        balance.hash.key(),
+        balance.method.key(),
+        balance.consistent.key(),
+    ];
+    if keys.iter().all(Option::is_none) {
+        report.error(given.span, "`balance` needs a `method` or a `hash`");
+    }
+    let Some(key) = balance.hash.get() else {
+        let method = balance.method.value();
+        return method.map_or_else(Balance::default, |method| method.0.clone());
+    };
+    if key.value.text.is_empty() {
+        report.error(key.span, "the key of `hash` is empty");
+    }
+    let template = Template::compile(key, TemplatePhase::Before, compiler);
+    match balance.consistent() {
+        true => Balance::ConsistentHash(template),
+        false => Balance::Hash(template),
+    }
+}
+
+fn upstream_server(
+    server: &raw::UpstreamServer,
+    group: &raw::Upstream,
+    balance: &Balance,
+    report: &mut Report,
+) -> Option<UpstreamServer> {
+    let backup = server.backup.get().filter(|flag| flag.value.0);
+    let backup = backup.map(|flag| flag.span);
+    let slow_start = server.slow_start.get().map(|time| time.span);
+    for (span, key) in [(backup, "backup"), (slow_start, "slow_start")] {
+        if let Some(span) = span.filter(|_| !balance.has_backups()) {
+            let sentence = format!("this balancing method does not support `{key}`");
+            report.error_with(span, sentence, "round_robin and least_conn do");
+        }
+    }
+    let given = server.address.get()?;
+    let text = &given.value.text;
+    let address = report.parsed(given.span, units::host_port(text, units::HTTP))?;
+    Some(UpstreamServer {
+        resolve: resolve(server, group, &address, report),
+        ..UpstreamServer::new(server, text, address)
+    })
+}
+
+/// `resolver`
+pub(crate) fn resolver(
+    given: &Field<Shorthand<raw::Resolver>>,
+    report: &mut Report,
+) -> Option<Arc<Resolver>> {
+    let resolver = given.record()?;
+    let address = resolver.address.get()?;
+    let servers = resolver.address.items().iter();
+    let servers: Vec<_> = servers.map(|server| server.value.0).collect();
+    if servers.is_empty() {
+        report.error(address.span, "a resolver without a DNS server");
+    }
+    let (ipv4, ipv6) = (resolver.ipv4(), resolver.ipv6());
+    if let Some(given) = given.get().filter(|_| !ipv4 && !ipv6) {
+        let sentence = "a resolver with neither IPv4 nor IPv6 addresses";
+        report.error_with(given.span, sentence, "leave `ipv4` or `ipv6` on");
+    }
+    let valid = resolver.valid.get();
+    Some(Arc::new(Resolver {
+        servers,
+        valid: valid.map(|valid| interval(valid, report)),
+        timeout: resolver.timeout(),
+        ipv4,
+        ipv6,
+    }))
+}
+
+/// How often the name of a server is resolved again.
+fn resolve(
+    server: &raw::UpstreamServer,
+    group: &raw::Upstream,
+    address: &UpstreamAddress,
+    report: &mut Report,
+) -> Option<Duration> {
+    let is_name =
+        matches!(address, UpstreamAddress::Tcp { host, .. } if host.parse::<IpAddr>().is_err());
+    if let Some(key) = server.resolve.key().filter(|_| !is_name) {
+        let sentence = "`resolve` applies to names only";
+        report.warn(key, sentence, "this server is given by its address");
+    }
+    let every = server.resolve.get().or_else(|| group.resolve.get());
+    let every = every.map(|every| interval(every, report));
+    every.filter(|_| is_name)
+}
+
+fn interval(given: &Spanned<Time>, report: &mut Report) -> Duration {
+    if given.value.0.is_zero() {
+        let sentence = "the time between two lookups must be longer than 0";
+        report.error_with(given.span, sentence, "expected a time such as `30s`");
+    }
+    given.value.0
+}
+
+/// Warns of a `resolve` without a name, and of a `resolver` without a `resolve`.
+pub(crate) fn warn_of_unresolved(
+    named: &Field<NamedMap<raw::Upstream>>,
+    resolver: Option<Span>,
+    upstreams: &[Upstream],
+    report: &mut Report,
+) {
+    let is_used = |upstream: &Upstream| {
+        let mut servers = upstream.servers.iter();
+        servers.any(|server| server.resolve.is_some())
+    };
+    for ((_, given), upstream) in named.entries().iter().zip(upstreams) {
+        if let Some(key) = given.value.resolve.key().filter(|_| !is_used(upstream)) {
+            let sentence = "no server here is resolved again";
+            report.warn(key, sentence, "all of them are given by their addresses");
+        }
+    }
+    if let Some(key) = resolver.filter(|_| !upstreams.iter().any(is_used)) {
+        let hint = "it is for names of upstreams with `resolve: 30s`";
+        report.warn(key, "this resolver is never used", hint);
+    }
 }

@@ -1,13 +1,8 @@
-//! Where something stood: a file of those that were read, and a range of bytes in it.
+//! The files of a configuration, and the tree that is read from them, in which everything knows where it stood.
 //!
-//! Positions are bytes until somebody wants to see them; lines and columns are counted only for the few
-//! that end up in a complaint.
-//!
-//! The file as a tree in which everything knows where it stood.
-//!
-//! serde's derive would give typed values at once, but it stops at the first mistake, and the contract is
-//! that all mistakes of a file are reported together. Hence this tree of our own, and decoding of our own on
-//! top of it ([`super::decode`]).
+//! Positions are bytes; lines and columns are counted only for the few that end up in a report. serde's derive would give
+//! typed values at once, but it stops at the first error, and all errors of a file are reported together. Hence this tree,
+//! and the decoding on top of it ([`super::decode`]).
 
 pub(super) mod read;
 mod yaml;
@@ -26,6 +21,15 @@ pub struct Span {
     pub end: usize,
 }
 
+impl Span {
+    /// No place: of what stands in no file.
+    pub const NOWHERE: Self = Self {
+        file: 0,
+        start: 0,
+        end: 0,
+    };
+}
+
 /// The files a configuration was read from.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
@@ -36,7 +40,7 @@ pub(super) struct Sources {
 struct SourceFile {
     name: String,
     text: String,
-    /// Where each line begins: a file may be long, and its complaints many.
+    /// Where each line begins: a file may be long, and its errors many.
     lines: Vec<usize>,
 }
 
@@ -49,14 +53,14 @@ impl fmt::Debug for SourceFile {
     }
 }
 
-/// The line a complaint is about, cut out for drawing.
+/// The line of a diagnostic, cut out for drawing.
 #[derive(Debug)]
 pub(super) struct Excerpt<'a> {
     /// The file.
     pub(super) name: &'a str,
     /// Number of the line, from 1.
     pub(super) line: usize,
-    /// Number of the first character the complaint is about, from 1.
+    /// Number of the first marked character, from 1.
     pub(super) column: usize,
     /// First byte of the line in its file.
     pub(super) start: usize,
@@ -137,7 +141,7 @@ fn floor(text: &str, at: usize) -> usize {
 
 /// A value and where it stood.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub(crate) struct Node {
     /// Where: a scalar's own text, or for a collection what best stands for it on one line.
     pub span: Span,
     /// What.
@@ -146,22 +150,22 @@ pub struct Node {
 
 /// What a node is.
 #[derive(Debug, Clone)]
-pub enum NodeKind {
+pub(crate) enum NodeKind {
     /// Keys and values in the file's order; no key twice.
     Mapping(Vec<(Node, Node)>),
     /// Nothing: `key:` with no value behind it, `~` or `null`.
     Null,
-    /// Text, a number, a flag: what it means is decided by who reads it.
+    /// Text, a number, a flag: its meaning depends on its key.
     Scalar(Scalar),
     /// A list.
     Sequence(Vec<Node>),
-    /// Something that was complained about already: text from an environment that lacks it, or an alias of nothing.
+    /// A value that is reported already: text from an environment that lacks it, or an alias of nothing.
     Unset,
 }
 
 /// A scalar.
 #[derive(Clone)]
-pub struct Scalar {
+pub(crate) struct Scalar {
     /// Its text after escapes and environment.
     pub text: String,
     /// Whether it stood in quotes or in a block, so that it is text whatever it looks like.
@@ -178,6 +182,18 @@ impl fmt::Debug for Scalar {
 }
 
 impl Node {
+    /// A text that stands in no file as it is here.
+    pub(super) fn scalar(text: impl Into<String>, span: Span) -> Self {
+        Self {
+            span,
+            kind: NodeKind::Scalar(Scalar {
+                text: text.into(),
+                quoted: false,
+                verbatim: None,
+            }),
+        }
+    }
+
     /// The text, if it is a scalar.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.kind {
@@ -186,7 +202,7 @@ impl Node {
         }
     }
 
-    /// What to call it in a complaint.
+    /// Its name in a diagnostic.
     pub(super) fn describe(&self) -> String {
         match &self.kind {
             NodeKind::Mapping(_) => "a mapping".to_owned(),

@@ -1,73 +1,52 @@
-//! Files become one tree: YAML is parsed, `${ENV}` filled in, includes merged.
+//! Files become one tree: each is parsed, its `include` merged in; and which files these are, to be looked at for changes.
 //!
-//! This folder is the only place that knows the YAML crate, and together with `include` the only place of
-//! the room that opens files. Everything a file can do to us is bounded here: its size, how deep it nests, how
-//! many nodes its aliases unfold to, how many files it pulls in.
+//! Everything a file can do to us is bounded here and in `yaml`: its size, how deep it nests, how many nodes its aliases
+//! unfold to, how many files it pulls in.
 //!
-//! `include`: other files' mappings merged into the one that names them.
-//!
-//! Done on the tree, before anybody knows what the keys mean, so that it works in every mapping alike: mappings
-//! merge, lists are appended, and anything else said twice is a complaint that names both places, because with
-//! silent overriding nobody could say which of two files wins.
-//!
-//! `${NAME}` in a scalar, filled in from the environment.
-//!
-//! nginx writes its variables `$name` or `${name}`, always in lower case; environment variables are written in
-//! upper case everywhere. So the case decides: `${HOME}` is the environment, `${remote_addr}` is left for the
-//! templates. `$HOME` without braces is never the environment.
-//!
-//! Which files a configuration is made of, to be looked at for changes.
+//! Includes are merged on the tree, before the meaning of keys is known, so that they work in every mapping alike: mappings
+//! merge, lists are appended, and anything else given twice is an error that names both places, because with silent
+//! overriding it would be unclear which of two files wins.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Node, NodeKind, Span, yaml};
+use super::yaml::{self, EnvLookup, YamlReader};
+use super::{Node, NodeKind, Span};
 use crate::config::report::{Diagnostic, Report};
 
 /// Largest file; far beyond what people write, small enough not to hurt.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Most nodes in all files together, aliases unfolded.
-pub(super) const MAX_NODES: usize = 1_000_000;
-
-/// Where `${NAME}` comes from.
-pub(in crate::config) type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
-
 /// Reads files into one tree.
-pub(in crate::config) struct ConfigReader<'a> {
-    pub(super) env: EnvLookup<'a>,
-    pub(super) report: &'a mut Report,
-    pub(super) nodes: usize,
+pub(crate) struct ConfigReader<'a> {
+    yaml: YamlReader<'a>,
     /// Every file and pattern that was asked for.
     names: Vec<PathBuf>,
 }
 
 impl<'a> ConfigReader<'a> {
-    /// A reader that complains to `report`.
-    pub(in crate::config) fn new(env: EnvLookup<'a>, report: &'a mut Report) -> Self {
+    /// A reader that notes errors in `report`.
+    pub(crate) fn new(env: EnvLookup<'a>, report: &'a mut Report) -> Self {
         Self {
-            env,
-            report,
-            nodes: 0,
+            yaml: YamlReader::new(env, report),
             names: Vec::new(),
         }
     }
 
     /// All that was asked for so far, to be looked at for changes.
-    pub(in crate::config) fn watch(self) -> ConfigFiles {
+    pub(crate) fn watch(self) -> ConfigFiles {
         ConfigFiles::new(self.names)
     }
 
     /// The tree of a file with all it includes.
-    pub(in crate::config) fn file(&mut self, path: &Path) -> Option<Node> {
+    pub(crate) fn file(&mut self, path: &Path) -> Option<Node> {
         self.names.push(path.to_owned());
         let text = match read(path) {
             Ok(text) => text,
             Err(reason) => {
-                self.report.add(Diagnostic::nowhere(format!(
+                self.yaml.report.add(Diagnostic::nowhere(format!(
                     "cannot read {}: {reason}",
                     path.display()
                 )));
@@ -78,7 +57,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// The tree of a text with all it includes, relative to `path`.
-    pub(in crate::config) fn text(&mut self, path: &Path, text: String) -> Option<Node> {
+    pub(crate) fn text(&mut self, path: &Path, text: String) -> Option<Node> {
         let mut root = self.parse(path, text)?;
         let mut above = vec![identity(path)];
         self.resolve_includes(&mut root, path, &mut above);
@@ -92,19 +71,11 @@ impl<'a> ConfigReader<'a> {
             None => text,
         };
         let file = self
+            .yaml
             .report
             .sources_mut()
             .add(path.display().to_string(), text.clone());
-        yaml::parse(file, &text, self)
-    }
-
-    pub(super) fn complain(
-        &mut self,
-        span: Span,
-        sentence: impl Into<String>,
-        hint: Option<String>,
-    ) {
-        self.report.add(Diagnostic::new(span, sentence).hint(hint));
+        yaml::parse(file, &text, &mut self.yaml)
     }
 }
 
@@ -132,22 +103,17 @@ fn read(path: &Path) -> Result<String, String> {
 /// Deepest chain of files that include files.
 const MAX_DEPTH: usize = 16;
 
-/// Most files in all: a glob may match a directory somebody put a million files into.
+/// Most files in all: a glob may match a directory of a million files.
 const MAX_FILES: usize = 1024;
 
 /// Whether a name stands for all files that it matches.
-pub(super) fn is_pattern(name: &str) -> bool {
+fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
 impl ConfigReader<'_> {
     /// Replaces every `include` below `node` by what it names.
-    pub(super) fn resolve_includes(
-        &mut self,
-        node: &mut Node,
-        path: &Path,
-        above: &mut Vec<PathBuf>,
-    ) {
+    fn resolve_includes(&mut self, node: &mut Node, path: &Path, above: &mut Vec<PathBuf>) {
         match &mut node.kind {
             NodeKind::Sequence(items) => {
                 for item in items {
@@ -185,7 +151,7 @@ impl ConfigReader<'_> {
             match item.text() {
                 Some(text) => names.push((text.to_owned(), item.span)),
                 None if matches!(item.kind, NodeKind::Unset) => {}
-                None => self.complain(
+                None => self.yaml.error(
                     item.span,
                     format!(
                         "`include` takes the name of a file, not {}",
@@ -210,12 +176,13 @@ impl ConfigReader<'_> {
         for file in self.matching(name, &wanted, span) {
             if above.contains(&identity(&file)) {
                 let sentence = format!("`{}` includes itself", file.display());
-                self.complain(span, sentence, None);
+                self.yaml.error(span, sentence, None);
             } else if above.len() > MAX_DEPTH {
                 let sentence = format!("files include files deeper than {MAX_DEPTH} levels");
-                self.complain(span, sentence, None);
-            } else if self.report.sources().len() >= MAX_FILES {
-                self.complain(span, format!("more than {MAX_FILES} files"), None);
+                self.yaml.error(span, sentence, None);
+            } else if self.yaml.report.sources().len() >= MAX_FILES {
+                self.yaml
+                    .error(span, format!("more than {MAX_FILES} files"), None);
                 return;
             } else {
                 self.include_file(&file, span, into, above);
@@ -233,7 +200,7 @@ impl ConfigReader<'_> {
             Ok(found) => found.filter_map(Result::ok).take(MAX_FILES).collect(),
             Err(error) => {
                 let sentence = format!("`{name}` is not a pattern: {}", error.msg);
-                self.complain(span, sentence, None);
+                self.yaml.error(span, sentence, None);
                 Vec::new()
             }
         }
@@ -250,7 +217,7 @@ impl ConfigReader<'_> {
             Ok(text) => text,
             Err(reason) => {
                 let sentence = format!("cannot read `{}`: {reason}", file.display());
-                self.complain(span, sentence, None);
+                self.yaml.error(span, sentence, None);
                 return;
             }
         };
@@ -266,13 +233,13 @@ impl ConfigReader<'_> {
             NodeKind::Scalar(_) | NodeKind::Sequence(_) => {
                 if let NodeKind::Scalar(_) = root.kind {
                     // Perhaps a file with a token.
-                    self.report.hidden_mut().add(&root);
+                    self.yaml.report.hidden_mut().add(&root);
                 }
                 let sentence = format!(
                     "an included file must be a mapping, not {}",
                     root.describe()
                 );
-                self.complain(root.span, sentence, None);
+                self.yaml.error(root.span, sentence, None);
             }
         }
     }
@@ -307,10 +274,10 @@ impl ConfigReader<'_> {
                 (NodeKind::Sequence(known), NodeKind::Sequence(more)) => known.extend(more),
                 (_, kind) => {
                     let value = Node { span, kind };
-                    let hidden = self.report.hidden_mut();
+                    let hidden = self.yaml.report.hidden_mut();
                     hidden.add_undecoded(&key, &value, around);
-                    let place = self.report.sources().place(first.span);
-                    self.report.add(
+                    let place = self.yaml.report.sources().place(first.span);
+                    self.yaml.report.add(
                         Diagnostic::new(key.span, format!("`{name}` is given twice"))
                             .help(format!("it was given first at {place}")),
                     );
@@ -318,72 +285,6 @@ impl ConfigReader<'_> {
             }
         }
     }
-}
-
-/// What became of a scalar.
-pub(super) struct Interpolated<'a> {
-    /// Its text.
-    pub(super) text: Cow<'a, str>,
-    /// Names that are not set, each with its place in the original text.
-    pub(super) unset: Vec<(String, std::ops::Range<usize>)>,
-}
-
-/// Fills in what is named in `text`.
-pub(super) fn fill<'a>(text: &'a str, env: &dyn Fn(&str) -> Option<String>) -> Interpolated<'a> {
-    let mut filled = String::new();
-    let mut unset = Vec::new();
-    let mut rest = text;
-    let mut found = false;
-    while let Some((before, after)) = rest.split_once("${") {
-        let Some((reference, behind)) = parse(after) else {
-            filled.push_str(before);
-            filled.push_str("${");
-            rest = after;
-            continue;
-        };
-        found = true;
-        filled.push_str(before);
-        match (env(reference.name), reference.default) {
-            // As in a shell, `:-` stands in for a variable that is empty, too.
-            (Some(value), default) if !value.is_empty() || default.is_none() => {
-                filled.push_str(&value);
-            }
-            (_, Some(default)) => filled.push_str(default),
-            (_, None) => {
-                let start = text.len() - rest.len() + before.len();
-                unset.push((reference.name.to_owned(), start..text.len() - behind.len()));
-            }
-        }
-        rest = behind;
-    }
-    filled.push_str(rest);
-    Interpolated {
-        text: if found {
-            Cow::Owned(filled)
-        } else {
-            Cow::Borrowed(text)
-        },
-        unset,
-    }
-}
-
-struct EnvReference<'a> {
-    name: &'a str,
-    default: Option<&'a str>,
-}
-
-/// What stands behind `${`, and what comes after its brace.
-fn parse(after: &str) -> Option<(EnvReference<'_>, &str)> {
-    let (inside, behind) = after.split_once('}')?;
-    let (name, default) = match inside.split_once(":-") {
-        Some((name, default)) => (name, Some(default)),
-        None => (inside, None),
-    };
-    let well_named = name
-        .bytes()
-        .all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_'))
-        && name.starts_with(|first: char| first.is_ascii_uppercase() || first == '_');
-    well_named.then_some((EnvReference { name, default }, behind))
 }
 
 /// What a file looks like from outside, the one behind a link; `None` while there is none.
@@ -401,7 +302,7 @@ pub struct ConfigFiles {
 
 impl ConfigFiles {
     /// Files and patterns.
-    pub(super) fn new(names: Vec<PathBuf>) -> Self {
+    fn new(names: Vec<PathBuf>) -> Self {
         let mut watch = Self {
             names,
             used: FileStamps::new(),
@@ -450,44 +351,6 @@ pub fn stamp(path: &Path) -> FileStamp {
         // A file moved here from elsewhere keeps its other times.
         file.ctime() * 1_000_000_000 + file.ctime_nsec(),
     ])
-}
-
-#[cfg(test)]
-mod env_tests {
-
-    use super::*;
-
-    fn env(name: &str) -> Option<String> {
-        match name {
-            "PORT" => Some("8080".to_owned()),
-            "EMPTY" => Some(String::new()),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn upper_case_is_the_environment_and_lower_case_is_not() {
-        assert_eq!(fill("*:${PORT}", &env).text, "*:8080");
-        assert_eq!(
-            fill("${remote_addr}x$PORT", &env).text,
-            "${remote_addr}x$PORT"
-        );
-        assert_eq!(fill("${", &env).text, "${");
-    }
-
-    #[test]
-    fn a_default_stands_in_for_what_is_unset_or_empty() {
-        assert_eq!(
-            fill("${NONE:-a}${EMPTY:-b}${PORT:-c}${EMPTY}", &env).text,
-            "ab8080"
-        );
-        assert!(fill("${NONE:-}", &env).unset.is_empty());
-    }
-
-    #[test]
-    fn what_is_unset_is_told_with_its_place() {
-        assert_eq!(fill("a${NONE}b", &env).unset, [("NONE".to_owned(), 1..8)]);
-    }
 }
 
 #[cfg(test)]

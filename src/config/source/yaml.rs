@@ -1,19 +1,52 @@
-//! YAML events become a tree.
+//! YAML events become a tree, with `${NAME}` filled in from the environment. The only file that knows the YAML crate.
+//!
+//! nginx writes its variables `$name` or `${name}`, always in lower case; environment variables are written in upper case
+//! everywhere. So the case decides: `${HOME}` is the environment, `${remote_addr}` is left for the templates. `$HOME`
+//! without braces is never the environment.
 
+use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use granit::{Event, ScalarStyle, StructureStyle};
 use serde_yaml::granit_parser as granit;
 
-use super::read::{ConfigReader, MAX_NODES};
-use super::{Node, NodeKind, Scalar, Span, read};
+use super::{Node, NodeKind, Scalar, Span};
+use crate::config::report::{Diagnostic, Report};
 
-/// Deepest nesting; deeper is a mistake or an attack on whoever walks the tree.
+/// Most nodes in all files together, aliases unfolded.
+const MAX_NODES: usize = 1_000_000;
+
+/// Deepest nesting: the tree is walked by recursion.
 const MAX_DEPTH: usize = 64;
 
-/// Parses one file; `None` when its syntax is wrong, which is then complained about.
-pub(super) fn parse(file: usize, text: &str, reader: &mut ConfigReader<'_>) -> Option<Node> {
+/// Where `${NAME}` comes from.
+pub(crate) type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What all files of a configuration have in common while they are parsed.
+pub(super) struct YamlReader<'a> {
+    env: EnvLookup<'a>,
+    pub(super) report: &'a mut Report,
+    nodes: usize,
+}
+
+impl<'a> YamlReader<'a> {
+    pub(super) fn new(env: EnvLookup<'a>, report: &'a mut Report) -> Self {
+        Self {
+            env,
+            report,
+            nodes: 0,
+        }
+    }
+
+    /// Notes an error.
+    pub(super) fn error(&mut self, span: Span, sentence: impl Into<String>, hint: Option<String>) {
+        self.report.add(Diagnostic::new(span, sentence).hint(hint));
+    }
+}
+
+/// Parses one file; `None` when its syntax is wrong, which is then reported.
+pub(super) fn parse(file: usize, text: &str, reader: &mut YamlReader<'_>) -> Option<Node> {
     let mut builder = TreeBuilder {
         file,
         text,
@@ -40,14 +73,13 @@ pub(super) fn parse(file: usize, text: &str, reader: &mut ConfigReader<'_>) -> O
     Some(builder.root.unwrap_or(Node {
         span: Span {
             file,
-            start: 0,
-            end: 0,
+            ..Span::NOWHERE
         },
         kind: NodeKind::Null,
     }))
 }
 
-/// No use in going on; the reason was complained about.
+/// No use in going on; the reason is reported.
 struct Aborted;
 
 /// A collection whose end has not come yet.
@@ -72,7 +104,7 @@ enum Collection {
 struct TreeBuilder<'t, 'r, 'a> {
     file: usize,
     text: &'t str,
-    reader: &'r mut ConfigReader<'a>,
+    reader: &'r mut YamlReader<'a>,
     open: Vec<OpenNode>,
     root: Option<Node>,
     anchors: HashMap<usize, Node>,
@@ -88,12 +120,11 @@ impl TreeBuilder<'_, '_, '_> {
         };
         let span = self.span(span);
         if tagged {
-            self.reader
-                .complain(span, "tags have no meaning here", None);
+            self.reader.error(span, "tags have no meaning here", None);
         }
         match event {
             Event::DocumentStart(..) if self.root.is_some() => {
-                self.reader.complain(
+                self.reader.error(
                     span,
                     "a second document",
                     Some("a configuration is one document: take out the `---`".to_owned()),
@@ -141,7 +172,7 @@ impl TreeBuilder<'_, '_, '_> {
             };
         }
         let offset = source.find(text).filter(|offset| *offset <= 1);
-        let filled = read::fill(text, self.reader.env);
+        let filled = fill(text, self.reader.env);
         let whole = filled.unset.is_empty();
         for (name, place) in filled.unset {
             let part = offset.map_or(span, |offset| Span {
@@ -149,7 +180,7 @@ impl TreeBuilder<'_, '_, '_> {
                 start: span.start + offset + place.start,
                 end: span.start + offset + place.end,
             });
-            self.reader.complain(
+            self.reader.error(
                 part,
                 format!("the environment variable `{name}` is not set"),
                 Some(format!("set it, or give a default: `${{{name}:-…}}`")),
@@ -246,7 +277,7 @@ impl TreeBuilder<'_, '_, '_> {
             for source in sources {
                 let NodeKind::Mapping(inherited) = source.kind else {
                     let sentence = "`<<` takes a mapping or a list of mappings";
-                    self.reader.complain(source.span, sentence, None);
+                    self.reader.error(source.span, sentence, None);
                     continue;
                 };
                 for (key, value) in inherited {
@@ -262,7 +293,7 @@ impl TreeBuilder<'_, '_, '_> {
     fn alias(&mut self, id: usize, span: Span) -> Result<(), Aborted> {
         let Some(node) = self.anchors.get(&id) else {
             self.reader
-                .complain(span, "an alias inside what it stands for", None);
+                .error(span, "an alias inside what it stands for", None);
             return Err(Aborted);
         };
         // Weighed before it is copied: an alias of aliases of aliases must not get to unfold.
@@ -280,7 +311,7 @@ impl TreeBuilder<'_, '_, '_> {
 
     /// Goes on: nearly always it is `*.example.com` or `*:80` without quotes, and the rest is fine.
     fn no_such_anchor(&mut self, name: &str, span: Span) -> Result<(), Aborted> {
-        self.reader.complain(
+        self.reader.error(
             span,
             format!("no anchor `&{name}` stands before this"),
             Some(format!(
@@ -293,13 +324,13 @@ impl TreeBuilder<'_, '_, '_> {
 
     fn too_many(&mut self, span: Span) -> Result<(), Aborted> {
         self.reader
-            .complain(span, format!("more than {MAX_NODES} values"), None);
+            .error(span, format!("more than {MAX_NODES} values"), None);
         Err(Aborted)
     }
 
     fn too_deep(&mut self, span: Span) -> Result<(), Aborted> {
         self.reader
-            .complain(span, format!("nested deeper than {MAX_DEPTH} levels"), None);
+            .error(span, format!("nested deeper than {MAX_DEPTH} levels"), None);
         Err(Aborted)
     }
 
@@ -329,7 +360,7 @@ impl TreeBuilder<'_, '_, '_> {
                         hidden.add(&name);
                         hidden.add(&node);
                         let sentence = format!("a key must be text, not {}", name.describe());
-                        self.reader.complain(name.span, sentence, None);
+                        self.reader.error(name.span, sentence, None);
                     }
                     Some(text) => match known.entry(text) {
                         Entry::Occupied(first) => {
@@ -367,7 +398,7 @@ impl TreeBuilder<'_, '_, '_> {
 
     fn duplicate(&mut self, name: &Node, first: Span) {
         let place = self.reader.report.sources().place(first);
-        self.reader.complain(
+        self.reader.error(
             name.span,
             format!("{} is given twice", name.describe()),
             Some(format!("it was given first at {place}")),
@@ -395,6 +426,110 @@ impl TreeBuilder<'_, '_, '_> {
             end: at + next,
         };
         self.reader
-            .complain(span, format!("this is not YAML: {reason}"), hint);
+            .error(span, format!("this is not YAML: {reason}"), hint);
+    }
+}
+
+/// What became of a scalar.
+struct Interpolated<'a> {
+    /// Its text.
+    text: Cow<'a, str>,
+    /// Names that are not set, each with its place in the original text.
+    unset: Vec<(String, std::ops::Range<usize>)>,
+}
+
+/// Fills in what is named in `text`.
+fn fill<'a>(text: &'a str, env: EnvLookup<'_>) -> Interpolated<'a> {
+    let mut filled = String::new();
+    let mut unset = Vec::new();
+    let mut rest = text;
+    let mut found = false;
+    while let Some((before, after)) = rest.split_once("${") {
+        let Some((reference, behind)) = parse_reference(after) else {
+            filled.push_str(before);
+            filled.push_str("${");
+            rest = after;
+            continue;
+        };
+        found = true;
+        filled.push_str(before);
+        match (env(reference.name), reference.default) {
+            // As in a shell, `:-` stands in for a variable that is empty, too.
+            (Some(value), default) if !value.is_empty() || default.is_none() => {
+                filled.push_str(&value);
+            }
+            (_, Some(default)) => filled.push_str(default),
+            (_, None) => {
+                let start = text.len() - rest.len() + before.len();
+                unset.push((reference.name.to_owned(), start..text.len() - behind.len()));
+            }
+        }
+        rest = behind;
+    }
+    filled.push_str(rest);
+    Interpolated {
+        text: if found {
+            Cow::Owned(filled)
+        } else {
+            Cow::Borrowed(text)
+        },
+        unset,
+    }
+}
+
+struct EnvReference<'a> {
+    name: &'a str,
+    default: Option<&'a str>,
+}
+
+/// What stands behind `${`, and what comes after its brace.
+fn parse_reference(after: &str) -> Option<(EnvReference<'_>, &str)> {
+    let (inside, behind) = after.split_once('}')?;
+    let (name, default) = match inside.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (inside, None),
+    };
+    let well_named = name
+        .bytes()
+        .all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_'))
+        && name.starts_with(|first: char| first.is_ascii_uppercase() || first == '_');
+    well_named.then_some((EnvReference { name, default }, behind))
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    fn env(name: &str) -> Option<String> {
+        match name {
+            "PORT" => Some("8080".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn upper_case_is_the_environment_and_lower_case_is_not() {
+        assert_eq!(fill("*:${PORT}", &env).text, "*:8080");
+        assert_eq!(
+            fill("${remote_addr}x$PORT", &env).text,
+            "${remote_addr}x$PORT"
+        );
+        assert_eq!(fill("${", &env).text, "${");
+    }
+
+    #[test]
+    fn a_default_stands_in_for_what_is_unset_or_empty() {
+        assert_eq!(
+            fill("${NONE:-a}${EMPTY:-b}${PORT:-c}${EMPTY}", &env).text,
+            "ab8080"
+        );
+        assert!(fill("${NONE:-}", &env).unset.is_empty());
+    }
+
+    #[test]
+    fn what_is_unset_is_told_with_its_place() {
+        assert_eq!(fill("a${NONE}b", &env).unset, [("NONE".to_owned(), 1..8)]);
     }
 }

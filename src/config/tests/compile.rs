@@ -5,15 +5,11 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::algorithm::{AlgorithmParams, Delay, Excess, Rate};
-use crate::config::directive::limits::{OverrideKey, OverrideLimits};
-use crate::config::directive::location::{
-    AccessRules, ClientMatch, Content, LocationConf, MaxTries, ProxyPass, ReturnBody,
-};
-use crate::config::directive::upstream::UpstreamAddress;
 use crate::config::load_text;
-use crate::config::maps::MapLookup;
-use crate::config::plan::{Plan, SocketAddress};
-use crate::config::template::{Part, Variable};
+use crate::config::plan::{
+    AccessRules, ClientMatch, Content, LocationConf, MapLookup, MaxTries, OverrideKey,
+    OverrideLimits, Part, Plan, ProxyPass, ReturnBody, SocketAddress, UpstreamAddress, Variable,
+};
 
 fn plan(text: &str) -> Plan {
     match load_text("weir.yaml", text, |_| None) {

@@ -14,18 +14,46 @@ use super::{load_text, schema};
 /// Ends a table.
 const END: &str = "<!-- end of settings -->";
 
-/// Keys that pages explain without a row of their own.
-const IN_PROSE: [&str; 10] = [
-    "consistent",
-    "default_server",
-    "file",
-    "hash",
-    "html",
-    "json",
-    "location",
-    "number",
-    "text",
-    "url",
+/// The page and the section that describe each record of the schema, without the settings of the tables that are written
+/// here.
+const SECTIONS: [(&str, &str, &str); 37] = [
+    ("AccessLog", "configuration", "Top level"),
+    ("Admin", "configuration", "Top level"),
+    ("Balance", "upstreams", "Balancing"),
+    ("BodyFile", "configuration", "Limits"),
+    ("BodyForms", "configuration", "Limits"),
+    ("Breaker", "resilience", "Circuit breakers"),
+    ("BufferBounds", "configuration", "Top level"),
+    ("BuffersParts", "configuration", "Clients"),
+    ("Config", "configuration", "Top level"),
+    ("ConnRule", "configuration", "Limits"),
+    ("ConnZone", "configuration", "Zones"),
+    ("ErrorLog", "configuration", "Top level"),
+    ("Expect", "resilience", "Health checks"),
+    ("Fallback", "resilience", "Fallbacks"),
+    ("HealthCheck", "resilience", "Health checks"),
+    ("LimitHeadersParts", "configuration", "Limits"),
+    ("Listen", "configuration", "Servers"),
+    ("Location", "configuration", "Locations"),
+    ("Log", "configuration", "Top level"),
+    ("MapDirective", "configuration", "Maps"),
+    ("Override", "configuration", "Zones"),
+    ("Queue", "configuration", "Limits"),
+    ("RealIp", "clients", "Behind a proxy"),
+    ("RefuseEmptyKey", "configuration", "Zones"),
+    ("ReqRule", "configuration", "Limits"),
+    ("ReqZone", "configuration", "Zones"),
+    ("Resolver", "upstreams", "Names"),
+    ("RetryBudget", "upstreams", "Trying again"),
+    ("ReturnParts", "configuration", "Return"),
+    ("Server", "configuration", "Servers"),
+    ("Stale", "resilience", "The last good response"),
+    ("Store", "redis", "Settings of a store"),
+    ("Tls", "tls", ""),
+    ("Tracing", "tracing", "Tracing"),
+    ("Upstream", "configuration", "Upstreams"),
+    ("UpstreamQueue", "upstreams", "Waiting: max_conns and queue"),
+    ("UpstreamServer", "configuration", "Upstreams"),
 ];
 
 fn file(name: &str) -> PathBuf {
@@ -89,30 +117,39 @@ fn reference_schema_is_what_the_code_declares() {
     settle("conf/weir.schema.json", &schema());
 }
 
-/// Keys and their default in the tables of docs/; of `log.error.level` each part is a key.
+/// A row of a table in docs/; of `log.error.level` each part is a key.
 struct DocRow {
+    page: String,
+    section: String,
     keys: Vec<String>,
     default: String,
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
 fn doc_rows() -> Vec<DocRow> {
     let mut rows = Vec::new();
-    for page in std::fs::read_dir(file("docs")).unwrap() {
-        let page = page.unwrap().path();
-        if page.extension().is_none_or(|extension| extension != "md") {
+    for path in std::fs::read_dir(file("docs")).unwrap() {
+        let path = path.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "md") {
             continue;
         }
-        for line in std::fs::read_to_string(page).unwrap().lines() {
+        let page = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let mut section = String::new();
+        for line in std::fs::read_to_string(&path).unwrap().lines() {
+            if line.starts_with('#') {
+                section = line.trim_start_matches(['#', ' ']).to_owned();
+            }
             let mut cells = line.split('|').skip(1);
             let (Some(keys), Some(default)) = (cells.next(), cells.next()) else {
                 continue;
             };
             rows.push(DocRow {
+                page: page.clone(),
+                section: section.clone(),
                 keys: quoted(keys)
                     .flat_map(|key| key.split('.'))
                     .map(|key| key.trim_end_matches("[]").to_owned())
@@ -124,56 +161,74 @@ fn doc_rows() -> Vec<DocRow> {
     rows
 }
 
-/// A default that only the sentence says, where it is one number with or without a unit.
-fn number_in_prose(value: &Value) -> Option<String> {
-    let (_, default) = value["description"].as_str()?.split_once("Default: ")?;
-    let default = default.strip_suffix('.')?;
-    let is_number = default.starts_with(|first: char| first.is_ascii_digit());
-    (is_number && !default.contains([' ', ',', ';'])).then(|| default.to_owned())
+/// A default of the schema, as it is written.
+fn written(default: &Value) -> Option<String> {
+    match default {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Array(items) => Some(
+            items
+                .iter()
+                .filter_map(written)
+                .collect::<Vec<_>>()
+                .join(", "),
+        ),
+        other => Some(other.to_string()),
+    }
 }
 
-/// All keys of the schema with their descriptions and defaults.
-fn keys(schema: &Value) -> Vec<(String, Option<String>)> {
-    let mut keys = Vec::new();
-    let records = schema["$defs"].as_object().unwrap().values();
-    for record in records.chain([schema]) {
-        let Some(properties) = record["properties"].as_object() else {
-            continue;
-        };
-        for (key, value) in properties.iter().filter(|(key, _)| *key != "include") {
-            let default = match &value["default"] {
-                Value::Null => number_in_prose(value),
-                Value::String(text) => Some(text.clone()),
-                other => Some(other.to_string()),
-            };
-            keys.push((key.clone(), default));
-        }
+impl DocRow {
+    fn is_about(&self, key: &str, default: Option<&str>) -> bool {
+        self.keys.iter().any(|known| known == key)
+            && default.is_none_or(|default| {
+                self.default.replace('`', "") == default
+                    || quoted(&self.default).any(|given| given == default)
+            })
     }
-    keys
 }
 
 #[test]
 fn reference_knows_every_key_of_the_schema() {
     let schema: Value = serde_json::from_str(&schema()).unwrap();
     let rows = doc_rows();
+    let in_tables = |key: &str| {
+        let mut tables = REFERENCE.iter().map(|(_, _, rows)| rows);
+        tables.any(|rows| rows.iter().any(|row| row.key == key))
+    };
+    let records = schema["$defs"].as_object().unwrap().iter();
+    let root = "Config".to_owned();
     let mut missing = Vec::new();
-    for (key, default) in keys(&schema) {
-        let mut known = rows.iter().filter(|row| row.keys.contains(&key));
-        let is_documented = match default {
-            Some(default) => known.any(|row| {
-                row.default == default || quoted(&row.default).any(|given| given == default)
-            }),
-            None => known.next().is_some() || IN_PROSE.contains(&key.as_str()),
+    for (name, record) in records.chain([(&root, &schema)]) {
+        let Some(properties) = record["properties"].as_object() else {
+            continue;
         };
-        if !is_documented {
-            missing.push(key);
+        let section = SECTIONS.iter().find(|(record, _, _)| record == name);
+        for (key, value) in properties {
+            let inherits = ["Config", "Server", "Location"].contains(&name.as_str());
+            if key == "include" || (inherits && in_tables(key)) {
+                continue;
+            }
+            let (page, section) = match section {
+                _ if key.starts_with("proxy_ssl_") => ("tls", "Upstreams"),
+                _ if key == "real_ip" => ("configuration", "Clients"),
+                Some((_, page, section)) => (*page, *section),
+                None => ("", ""),
+            };
+            let default = written(&value["default"]);
+            let is_known = rows.iter().any(|row| {
+                row.page == page
+                    && (section.is_empty() || row.section == section)
+                    && row.is_about(key, default.as_deref())
+            });
+            if !is_known {
+                missing.push(format!("{name}.{key} {default:?} in {page}.md, {section}"));
+            }
         }
     }
-    missing.sort();
-    missing.dedup();
     assert!(
         missing.is_empty(),
-        "no row in docs/ with the same default: {missing:?}"
+        "no row in docs/ with the same default:\n{}",
+        missing.join("\n")
     );
 }
 
