@@ -40,7 +40,7 @@
 //! text       clock
 //! ```
 //!
-//! Consequences: only `cli` and `config` see what the user wrote (`config::raw`), all others see the plan; time is an
+//! Consequences: only `config` sees what the user wrote, all others see the plan; time is an
 //! argument below `proxy`; what must flow upward is passed in, as `downstream` is given its handler and
 //! `message::ResponseBody` its guard.
 
