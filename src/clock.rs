@@ -1,27 +1,26 @@
-//! What time it is.
+//! The time, and limits on time.
 //!
-//! Below `proxy` time is always an argument, so that limits can be tested, replayed and simulated
-//! without sleeping. This is the one place that asks the machine.
+//! Below `proxy` the time is always an argument, so that limits can be tested, replayed and simulated without sleeping.
+//! [`Clock`] is the one place that asks the machine.
 //!
-//! A timer that costs nothing while it is not needed.
+//! Every read and every write of a connection has a time limit, and hardly any is ever reached. So moving a [`Deadline`] only
+//! writes a number; the runtime's timer is armed at the first real wait, and armed again if it fires before the limit.
 //!
-//! Every read and every write of a connection has a time limit, and nearly none is ever reached. So
-//! moving the limit only writes a number; the runtime's timer is armed when somebody really has to
-//! wait, and when it fires too early because the limit has moved since, it is armed again.
-//!
-//! How slow the other side may be.
-//!
-//! A limit on every single pause does not bound the whole: a byte a second never pauses for long and never ends. So the
-//! time spent waiting is added up as a debt, what comes or goes pays it off at a least rate, and the debt may
-//! never grow beyond what one pause may last. Whoever keeps the rate on average may pause as long as ever.
+//! A limit on single pauses does not bound the whole: a byte a second never pauses for long and never ends. So
+//! [`MinRateTimer`] adds up the time spent waiting as a debt; bytes pay it off at the minimum rate, and the debt may not exceed
+//! the longest pause. A client that keeps the rate on average may pause as before.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use tokio::time::{Instant, Sleep};
 
 /// A moment, in whole milliseconds since the clock was started. Never goes back.
@@ -30,7 +29,6 @@ pub struct Millis(pub u64);
 
 impl Millis {
     /// The moment `later` than this one.
-    #[must_use]
     pub fn after(self, later: Duration) -> Self {
         Self(
             self.0
@@ -39,7 +37,6 @@ impl Millis {
     }
 
     /// How long ago `earlier` was; zero when it lies ahead.
-    #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
@@ -58,13 +55,11 @@ enum TimeSource {
 
 impl Clock {
     /// The machine's monotonic clock, counted from now.
-    #[must_use]
     pub fn machine() -> Self {
         Self(TimeSource::Machine(Instant::now()))
     }
 
     /// A clock that stands still until it is set.
-    #[must_use]
     pub fn by_hand(start: Millis) -> Self {
         Self(TimeSource::Hand(Arc::new(AtomicU64::new(start.0))))
     }
@@ -77,7 +72,6 @@ impl Clock {
     }
 
     /// The present moment.
-    #[must_use]
     pub fn now(&self) -> Millis {
         match &self.0 {
             TimeSource::Machine(start) => {
@@ -88,7 +82,6 @@ impl Clock {
     }
 
     /// The time of day, since the Unix epoch; for log lines, never for decisions.
-    #[must_use]
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place that may ask"
@@ -97,6 +90,56 @@ impl Clock {
         std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .unwrap_or_default()
+    }
+}
+
+/// One second of local time, in the forms that logs write.
+#[derive(Debug, Default)]
+pub struct LogSecond {
+    unix: Option<u64>,
+    /// `16/Nov/2026:01:58:24 +0100`
+    pub common: String,
+    /// `2026-11-16T01:58:24`
+    pub iso: String,
+    /// `+01:00`
+    pub offset: String,
+    /// `2026/11/16 01:58:24`
+    pub slashed: String,
+}
+
+impl LogSecond {
+    fn new(unix: u64, zone: TimeZone) -> Self {
+        let moment = i64::try_from(unix).ok();
+        let moment = moment.and_then(|second| Timestamp::from_second(second).ok());
+        let local = moment.unwrap_or_default().to_zoned(zone);
+        let format = |format| local.strftime(format).to_string();
+        Self {
+            unix: Some(unix),
+            common: format("%d/%b/%Y:%H:%M:%S %z"),
+            iso: format("%Y-%m-%dT%H:%M:%S"),
+            offset: format("%:z"),
+            slashed: format("%Y/%m/%d %H:%M:%S"),
+        }
+    }
+
+    /// The present second, made once on each thread, and the milliseconds into it.
+    // Formatting a date costs more than the rest of a log line, and all lines of a second share it.
+    pub fn now() -> (Rc<Self>, u32) {
+        thread_local! {
+            static SECOND: RefCell<Rc<LogSecond>> = RefCell::default();
+        }
+        let wall = Clock::wall();
+        let unix = wall.as_secs();
+        let second = SECOND.try_with(|second| {
+            let mut second = second.borrow_mut();
+            if second.unix != Some(unix) {
+                *second = Rc::new(Self::new(unix, TimeZone::system()));
+            }
+            Rc::clone(&second)
+        });
+        // A thread that is ending has lost its cache already.
+        let second = second.unwrap_or_else(|_| Rc::new(Self::new(unix, TimeZone::system())));
+        (second, wall.subsec_millis())
     }
 }
 
@@ -149,11 +192,11 @@ impl Deadline {
     }
 }
 
-/// A least rate, in bytes a second; 0 is none.
+/// A minimum rate, in bytes a second; 0 is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MinRate(pub u64);
 
-/// How far behind its least rate the other side is.
+/// How far behind the minimum rate the other side is.
 #[derive(Debug, Default)]
 pub struct MinRateTimer {
     debt: Duration,
@@ -182,10 +225,9 @@ impl MinRateTimer {
     ) -> Poll<TooSlow> {
         if self.since.is_none() {
             let now = Instant::now();
-            let debt = if least.0 == 0 {
-                Duration::ZERO
-            } else {
-                self.debt
+            let debt = match least.0 {
+                0 => Duration::ZERO,
+                _ => self.debt,
             };
             self.since = Some(now);
             match now.checked_add(patience.saturating_sub(debt)) {
@@ -204,7 +246,7 @@ impl MinRateTimer {
 
     /// So many bytes have come, or gone.
     pub fn moved(&mut self, bytes: usize, least: MinRate) {
-        // Whoever is never waited for costs no look at the clock.
+        // Without a wait the clock is not read.
         if let Some(since) = self.since.take() {
             self.debt += since.elapsed();
             self.limit.clear();
@@ -225,6 +267,8 @@ mod tests {
 
     use std::future::poll_fn;
 
+    use jiff::tz::Offset;
+
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -235,7 +279,7 @@ mod tests {
         tokio::time::timeout(within, waiting).await.ok()
     }
 
-    /// Seconds until somebody who sends `bytes` every `pause` seconds is given up.
+    /// Seconds until a client that sends `bytes` every `pause` seconds is given up.
     async fn lasts(pause: u64, bytes: usize, least: u64) -> Option<(TooSlow, u64)> {
         let (mut pace, began) = (MinRateTimer::default(), Instant::now());
         for _ in 0..1000 {
@@ -255,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_keeps_the_rate_may_pause() {
+    async fn a_client_that_keeps_the_rate_may_pause() {
         assert_eq!(lasts(1, 100, 100).await, None);
         assert_eq!(lasts(59, 5900, 100).await, None);
         assert_eq!(lasts(61, 1_000_000, 100).await, Some((TooSlow::Paused, 60)));
@@ -272,5 +316,18 @@ mod tests {
             seconds += 1;
         }
         assert!((59..=62).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn a_second_reads_as_in_nginx_logs() {
+        let second = LogSecond::new(1_794_794_603, TimeZone::UTC);
+        assert_eq!(second.common, "16/Nov/2026:02:03:23 +0000");
+        assert_eq!(second.slashed, "2026/11/16 02:03:23");
+        assert_eq!(second.iso + &second.offset, "2026-11-16T02:03:23+00:00");
+
+        let west = Offset::from_seconds(-(3 * 3600 + 1800)).unwrap();
+        let second = LogSecond::new(1_794_794_603, TimeZone::fixed(west));
+        assert_eq!(second.common, "15/Nov/2026:22:33:23 -0330");
+        assert_eq!(second.iso + &second.offset, "2026-11-15T22:33:23-03:30");
     }
 }

@@ -90,7 +90,6 @@ impl Stream {
     }
 
     /// The next byte, which stays where it is; `None` over a unix socket, where tokio cannot peek.
-    #[must_use]
     pub fn first_byte(&self) -> Option<u8> {
         let Self::Tcp(socket) = self else { return None };
         let mut byte = [0];
@@ -111,7 +110,6 @@ impl Stream {
 
     /// Whether the other end has closed its side, even when bytes before that end are unread.
     // The event loop records the hang-up when the kernel reports it; asking makes no system call.
-    #[must_use]
     pub fn is_hung_up(&self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         let ready = each!(

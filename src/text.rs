@@ -62,7 +62,6 @@ pub fn escape_json(value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Text for HTML, XML and SVG, between tags, in quoted attributes and in string literals of an inline script.
-#[must_use]
 pub fn escape_html(text: &str) -> Cow<'_, str> {
     if !text.contains(|letter| html_entity(letter).is_some()) {
         return text.into();
@@ -134,13 +133,11 @@ pub fn percent_encode(bytes: &[u8], is_plain: impl Fn(u8) -> bool, out: &mut Vec
 }
 
 /// Whether a byte means itself anywhere in a URL (RFC 3986, 2.3).
-#[must_use]
 pub fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
 /// Decodes every `%XX`; `None` for an incomplete one, and where the result is not UTF-8.
-#[must_use]
 pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -157,7 +154,6 @@ pub fn percent_decode(text: &str) -> Option<String> {
 }
 
 /// The byte that two hexadecimal digits stand for.
-#[must_use]
 pub fn hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()
@@ -180,7 +176,6 @@ const LOWER: &[u8; 16] = b"0123456789abcdef";
 
 /// Text that shows on a terminal what it is: control characters, changes of direction and invisible characters are replaced.
 // One key could look like another otherwise.
-#[must_use]
 pub fn visible(text: &str) -> String {
     let shown = |letter: char| match letter.is_control() || is_deceptive(letter) {
         true => char::REPLACEMENT_CHARACTER,
@@ -190,20 +185,17 @@ pub fn visible(text: &str) -> String {
 }
 
 /// Whether a character is invisible or changes how those around it are shown.
-#[must_use]
 pub fn is_deceptive(letter: char) -> bool {
     matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// Whether the byte behind `before` is escaped by a backslash that is not itself escaped.
-#[must_use]
 pub fn is_escaped(before: &[u8]) -> bool {
     let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\');
     backslashes.count() % 2 == 1
 }
 
 /// Bytes in base64, padded.
-#[must_use]
 pub fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

@@ -14,13 +14,13 @@ use arc_swap::ArcSwap;
 
 use super::demo;
 use crate::config::plan::{Plan, SocketAddress};
-use crate::config::{ConfigFiles, Report, plan};
+use crate::config::{ConfigFiles, Report, Severity, plan};
 use crate::limits::Zones;
 use crate::listen::{BoundSocket, InheritedSockets, SharedSocket};
 use crate::proxy::{Generation, GenerationParts, ListenerHandle};
 use crate::store::SharedStore;
 use crate::telemetry::{AccessLog, ErrorDestination, LogWriter};
-use crate::tls::{ExpiryPolicy, TlsContexts};
+use crate::tls::TlsContexts;
 use crate::upstream::Upstream;
 use crate::{config, listen, spool, store, telemetry, tls, upstream};
 
@@ -336,7 +336,8 @@ impl ConfigSource {
             }),
             Self::File(path) => config::load(path),
         }?;
-        tls::check(&plan, &mut report, ExpiryPolicy::Wished);
+        // An expired certificate must not keep a gateway from starting again.
+        tls::check(&plan, &mut report, Severity::Warning);
         spool::check_buffers(&plan, &mut report);
         match report.errors() {
             0 => Ok((plan, report)),

@@ -19,7 +19,6 @@ use clap_complete::Shell;
 use super::client::AdminOptions;
 use super::{Flags, output};
 use crate::app::{App, ConfigSource, Error, StartOptions};
-use crate::tls::ExpiryPolicy;
 use crate::{app, config, spool, telemetry, tls};
 
 /// Runs the gateway. 2 if the configuration does not compile, 1 if it fails while starting or running.
@@ -79,7 +78,7 @@ Ctrl-C stops it. With your own configuration: weir run --config weir.yaml
 pub(super) fn check(path: &Path) -> ExitCode {
     let report = match config::load(path) {
         Ok((plan, mut report)) => {
-            tls::check(&plan, &mut report, ExpiryPolicy::Demanded);
+            tls::check(&plan, &mut report, config::Severity::Error);
             spool::check_buffers(&plan, &mut report);
             report
         }

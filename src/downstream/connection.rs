@@ -4,7 +4,6 @@
 
 use std::future::{Future, poll_fn};
 use std::mem::MaybeUninit;
-use std::num::NonZeroU16;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -73,20 +72,14 @@ pub fn connection<H: Handler>(
                 return Box::pin(mismatch.refuse(socket, &client, &handler)).await;
             }
             if protocol == Some(Ok(HttpProtocol::Http2)) {
-                let limits = http2::Http2Settings {
-                    streams: settings.streams.map_or(1, NonZeroU16::get).into(),
-                    resets: settings.resets.into(),
-                    head: settings.max_head,
-                    header_timeout: settings.header_timeout,
-                };
-                let serving = http2::serve(socket, read, &client, limits, &handler, &stop);
+                let serving = http2::serve(socket, read, &client, settings, &handler, &stop);
                 return Box::pin(serving).await;
             }
             let stream = Http1Io::new(socket, read, Arc::clone(&client), &settings, deadline);
             // Boxed: while a connection waits, there is not even room for it.
             let serving = Box::pin(http1::serve(stream, &client, &settings, &handler, &stop));
             let Some(idle) = serving.await else { return };
-            (socket, read, deadline) = (idle.socket, idle.read, idle.deadline);
+            (socket, read, deadline) = idle;
         }
     }
 }
@@ -100,8 +93,7 @@ impl Drop for CloseGuard<'_> {
     }
 }
 
-/// Ready with the first bytes a client sends, or with nothing when it has left, took too long, or was idle when told that we
-/// stop.
+/// Ready with the first bytes a client sends, or with nothing when it has left, took too long, or was idle at a stop.
 // Read at once instead of asked whether there is anything to read: that would be another system call.
 fn poll_first_bytes(
     socket: &mut Socket,
@@ -151,32 +143,22 @@ fn detect(
     client: &ClientConnection,
     settings: &ConnectionSettings,
 ) -> Option<Result<HttpProtocol, ProtocolMismatch>> {
-    let preface = match read {
-        read if read.starts_with(PREFACE) => PrefaceMatch::Whole,
-        read if PREFACE.starts_with(read) => return None,
-        read if read.starts_with(PREFACE_LINE) => PrefaceMatch::Broken,
-        _ => PrefaceMatch::Absent,
-    };
+    let is_preface = read.starts_with(PREFACE);
+    if !is_preface && PREFACE.starts_with(read) {
+        return None;
+    }
+    let begins_preface = read.starts_with(PREFACE_LINE);
     let http2 = match client.tls() {
         Some(tls) => tls.alpn == AlpnProtocol::Http2,
         None => settings.streams.is_some(),
     };
-    Some(match (http2, preface) {
-        (true, PrefaceMatch::Whole) => Ok(HttpProtocol::Http2),
-        (true, PrefaceMatch::Broken) => Err(ProtocolMismatch::Preface),
-        (true, PrefaceMatch::Absent) if client.tls().is_some() => Err(ProtocolMismatch::Preface),
-        (false, PrefaceMatch::Whole | PrefaceMatch::Broken) => Err(ProtocolMismatch::Version),
-        (_, PrefaceMatch::Absent) => Ok(HttpProtocol::Http1),
+    Some(match (http2, begins_preface) {
+        (true, _) if is_preface => Ok(HttpProtocol::Http2),
+        (true, true) => Err(ProtocolMismatch::Preface),
+        (true, false) if client.tls().is_some() => Err(ProtocolMismatch::Preface),
+        (false, true) => Err(ProtocolMismatch::Version),
+        (_, false) => Ok(HttpProtocol::Http1),
     })
-}
-
-/// How much of HTTP/2's preface the first bytes of a connection are.
-#[derive(Debug, Clone, Copy)]
-enum PrefaceMatch {
-    Absent,
-    /// Its first line, and then something else.
-    Broken,
-    Whole,
 }
 
 /// The first bytes of an HTTP/2 client, which no HTTP/1 server takes for a request.
@@ -216,7 +198,7 @@ impl ProtocolMismatch {
             client.state.sent.add(response.len());
             socket.shutdown().await
         };
-        let pause = client.state.lingering_timeout();
+        let pause = client.state.lingering_timeout.get();
         if let Ok(Ok(())) = tokio::time::timeout(pause, telling).await {
             let mut linger = LingeringClose::new(pause);
             poll_fn(|context| linger.poll_over(&mut socket, context)).await;

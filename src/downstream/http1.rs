@@ -31,23 +31,15 @@ use crate::message::{
 use crate::telemetry::COUNTERS;
 use crate::tls::Socket;
 
-/// A connection on which nothing of the next request has come for a while.
-pub(super) struct IdleConnection {
-    pub(super) socket: Socket,
-    /// What hyper has read and not understood yet: where it is not empty, the next request has begun.
-    pub(super) read: Bytes,
-    /// How long the next request may still be waited for.
-    pub(super) deadline: Deadline,
-}
-
-/// Serves requests; ready with nothing when the connection is over.
+/// Serves requests; ready with nothing when the connection is over. A connection on which nothing of the next request has come
+/// for a while comes back as its socket, the bytes that hyper has read of the next request, and how long to wait for it.
 pub(super) async fn serve<H: Handler>(
     stream: Http1Io,
     client: &Arc<ClientConnection>,
     settings: &ConnectionSettings,
     handler: &H,
     stop: &CancellationToken,
-) -> Option<IdleConnection> {
+) -> Option<(Socket, Bytes, Deadline)> {
     let switching = AtomicBool::new(false);
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         client.state.begin_request();
@@ -78,14 +70,12 @@ pub(super) async fn serve<H: Handler>(
             return result;
         }
         if stop.is_cancelled() {
-            // Busy connections close after their answer, idle ones when the next request is not on its way.
+            // Busy connections close after their response, idle ones when the next request is not on its way.
             client.state.closes_after_response.set(true);
             ready!(rest.poll_last_call(&client.state, context));
         } else {
-            client
-                .state
-                .parking
-                .set(ready!(rest.poll_over(&client.state, context)) == IdleOutcome::Parks);
+            let parks = ready!(rest.poll_over(&client.state, context));
+            client.state.parking.set(parks);
         }
         stopping = true;
         // An idle connection is done with this. Where hyper knows of a request that we do not, it is not
@@ -98,13 +88,13 @@ pub(super) async fn serve<H: Handler>(
         result
     });
     if let Err(error) = served.await {
-        tracing::debug!(connection = client.serial, client = client.text(), %error, "connection ended");
+        tracing::debug!(connection = client.serial, client = client.addr.text(), %error, "connection ended");
         client.state.parking.set(false);
     }
     let parts = connection.into_parts();
     if client.state.parking.get() {
         client.state.parking.set(false);
-        return Some(IdleConnection::new(parts, &client.state, rest.length));
+        return Some(idle(parts, &client.state, rest.length));
     }
     if switching.load(Ordering::Relaxed) {
         switch(parts, client, stop).await;
@@ -112,22 +102,16 @@ pub(super) async fn serve<H: Handler>(
     None
 }
 
-impl IdleConnection {
-    /// A connection that hyper lets go of after it has rested for so long.
-    fn new<S>(
-        parts: http1::Parts<TokioIo<Http1Io>, S>,
-        state: &ConnectionState,
-        rested: Duration,
-    ) -> Self {
-        let (socket, ahead, mut deadline) = parts.io.into_inner().into_parts();
-        deadline.clear();
-        deadline.start(state.keepalive_timeout().saturating_sub(rested));
-        Self {
-            socket,
-            read: begun(parts.read_buf, &ahead),
-            deadline,
-        }
-    }
+/// The parts of a connection that hyper lets go of after it has been idle for so long.
+fn idle<S>(
+    parts: http1::Parts<TokioIo<Http1Io>, S>,
+    state: &ConnectionState,
+    rested: Duration,
+) -> (Socket, Bytes, Deadline) {
+    let (socket, ahead, mut deadline) = parts.io.into_inner().into_parts();
+    deadline.clear();
+    deadline.start(state.keepalive_timeout.get().saturating_sub(rested));
+    (socket, begun(parts.read_buf, &ahead), deadline)
 }
 
 /// What becomes of a connection that was asked to switch protocols, when hyper lets go of it.
@@ -138,7 +122,7 @@ async fn switch<S>(
 ) {
     let mut stream = parts.io.into_inner();
     let Some(tunnel) = client.state.take_tunnel() else {
-        // Nobody agreed: it ends as others do, which hyper leaves to us then.
+        // The switch was not agreed on: it ends as others do, which hyper leaves to us then.
         let _ended = poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
         return;
     };
@@ -167,10 +151,13 @@ async fn answer<H: Handler>(
     client: &Arc<ClientConnection>,
     request: Request<hyper::body::Incoming>,
 ) -> Result<Response<TrackedBody<H::Body>>, CloseConnection> {
-    let request = request.map(IncomingBody::from);
+    let request = request.map(IncomingBody::Http1);
     let response = handler.handle(Arc::clone(client), request).await?;
     client.state.final_response();
-    Ok(response.map(|body| TrackedBody::new(body, Arc::clone(client))))
+    Ok(response.map(|body| TrackedBody {
+        body,
+        client: Arc::clone(client),
+    }))
 }
 
 fn builder(settings: &ConnectionSettings) -> http1::Builder {
@@ -230,25 +217,14 @@ struct IdleTimer {
     last_call: Deadline,
 }
 
-/// What becomes of a connection that has been idle for long enough.
-#[derive(PartialEq, Eq)]
-enum IdleOutcome {
-    Closes,
-    Parks,
-}
-
 impl IdleTimer {
-    /// Ready when the connection has been idle for long enough.
-    fn poll_over(
-        &mut self,
-        state: &ConnectionState,
-        context: &mut Context<'_>,
-    ) -> Poll<IdleOutcome> {
+    /// Ready when the connection has been idle for long enough; with whether it goes on without hyper, else it closes.
+    fn poll_over(&mut self, state: &ConnectionState, context: &mut Context<'_>) -> Poll<bool> {
         if state.phase() != ConnectionPhase::Idle {
             self.began = None;
             return Poll::Pending;
         }
-        let keepalive = state.keepalive_timeout();
+        let keepalive = state.keepalive_timeout.get();
         let received = state.received.get();
         if self.began != Some(received) {
             self.began = Some(received);
@@ -257,14 +233,10 @@ impl IdleTimer {
             self.limit.start(self.length);
         }
         ready!(self.limit.poll_passed(context));
-        Poll::Ready(if keepalive > self.length {
-            IdleOutcome::Parks
-        } else {
-            IdleOutcome::Closes
-        })
+        Poll::Ready(keepalive > self.length)
     }
 
-    /// Ready when it is told to stop and no request is on its way.
+    /// Ready when it stops and no request is on its way.
     fn poll_last_call(&mut self, state: &ConnectionState, context: &mut Context<'_>) -> Poll<()> {
         if state.phase() != ConnectionPhase::Idle {
             return Poll::Ready(());
@@ -274,7 +246,7 @@ impl IdleTimer {
     }
 }
 
-/// The beginning of a request in what was read after the last one; line ends before it are nobody's.
+/// The beginning of a request in what was read after the last one; line ends before it are skipped.
 fn begun(read: Bytes, ahead: &[u8]) -> Bytes {
     let read = joined(read, ahead);
     match read.iter().position(|byte| !matches!(byte, b'\r' | b'\n')) {
@@ -322,8 +294,8 @@ thread_local! {
     static SERVED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How long a connection is idle before hyper is taken off it. Whoever asks at least once a second never
-/// pays for making it anew; who does not, pays some two microseconds a request.
+/// How long a connection is idle before hyper is taken off it. A client with a request a second never pays for making it anew;
+/// others pay some two microseconds a request.
 const LONG: Duration = Duration::from_secs(1);
 
 /// The same when hyper has many connections. What the allocator was once asked for by all of them together
@@ -338,15 +310,9 @@ const LEAST_BUFFER: u32 = 8192;
 
 /// A body, and the connection it goes to.
 #[derive(Debug)]
-pub(super) struct TrackedBody<B> {
+struct TrackedBody<B> {
     body: B,
     client: Arc<ClientConnection>,
-}
-
-impl<B> TrackedBody<B> {
-    pub(super) fn new(body: B, client: Arc<ClientConnection>) -> Self {
-        Self { body, client }
-    }
 }
 
 impl<B: Body + Unpin> Body for TrackedBody<B> {
@@ -371,6 +337,6 @@ impl<B: Body + Unpin> Body for TrackedBody<B> {
 
 impl<B> Drop for TrackedBody<B> {
     fn drop(&mut self) {
-        self.client.state.body_taken();
+        self.client.state.body_taken.set(true);
     }
 }

@@ -1,11 +1,11 @@
-//! A client's socket as hyper sees it, and everything about the connection that hyper leaves to us.
+//! A client's socket as hyper sees it, and all of the connection that hyper leaves to us.
 //!
-//! Slow clients end here: a head has a deadline in total, an idle connection and a blocked answer have
-//! theirs. Which of them holds is told by the connection's [`Line`](crate::message::Line), which the
-//! requests write. Written against tokio's traits and handed to hyper through `TokioIo`, because counting
-//! what was read into hyper's own uninitialised buffer would need unsafe code.
+//! Time limits for slow clients are enforced here: headers have a deadline in total, an idle connection and a blocked response
+//! have theirs. Which of them applies is read from the connection's [`ConnectionState`](crate::message::ConnectionState), which
+//! requests set. It implements tokio's traits and is handed to hyper through `TokioIo`, because counting what was read into
+//! hyper's own uninitialised buffer would need unsafe code.
 //!
-//! Some refusals of hyper's are replaced here by responses that name the reason.
+//! Some of hyper's refusals are replaced here by responses that name the reason.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -33,7 +33,7 @@ pub(super) struct Http1Io {
     ahead: Bytes,
     client: Arc<ClientConnection>,
     header_timeout: Duration,
-    // For a whole head.
+    // For all headers of a request.
     reading: Deadline,
     writing: SendLimit,
     watch: Deadline,
@@ -41,15 +41,15 @@ pub(super) struct Http1Io {
     awaits_input: bool,
     heads: RequestScanner,
     // What leaves before anything that hyper writes. Appended to: a client that pipelines and does not read has many
-    // answers in here.
+    // responses in here.
     interim: BytesMut,
-    // What hyper says goes nowhere: something better waits in its place.
+    // What hyper writes is dropped: another response is sent in its place.
     overruled: bool,
     linger: Option<LingeringClose>,
 }
 
 impl Http1Io {
-    /// A connection that has begun to speak; of the time for its first head some may have passed.
+    /// A connection on which bytes have come; some of the time for the first headers may have passed.
     pub(super) fn new(
         socket: Socket,
         ahead: Bytes,
@@ -103,24 +103,25 @@ impl Http1Io {
 
     fn answer_too_slow(&mut self, context: &mut Context<'_>) -> bool {
         let state = &self.client.state;
-        // In the middle of an earlier answer this one would be taken for a part of it, and who has said
-        // nothing has asked nothing.
+        // In the middle of an earlier response this one would be taken for a part of it, and a silent client
+        // has requested nothing.
         if state.unsent.get() || state.received.get() == 0 {
             return false;
         }
         state.refuse(408);
-        // All of it or nothing: the socket's buffer is empty, and there is nobody to wait for.
-        if let Poll::Ready(Ok(sent)) = Pin::new(&mut self.socket).poll_write(context, TOO_SLOW) {
+        // All of it or nothing: the socket's buffer is empty, and nothing is awaited any more.
+        let response = refusal(408).unwrap_or_default();
+        if let Poll::Ready(Ok(sent)) = Pin::new(&mut self.socket).poll_write(context, response) {
             state.sent.add(sent);
         }
         true
     }
 
-    /// Writes interim answers that wait. They may only stand between two answers, so they are taken
+    /// Writes interim responses that wait. They may only stand between two responses, so they are taken
     /// only when all of the earlier one has left.
     fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = &self.client.state;
-        if self.interim.is_empty() && state.has_interim() && !state.unsent.get() {
+        if self.interim.is_empty() && state.has_interim.get() && !state.unsent.get() {
             let mut heads = Vec::new();
             for interim in state.take_interim() {
                 interim.encode(&mut heads);
@@ -144,15 +145,15 @@ impl Http1Io {
         LingeringClose::poll_close(&mut self.linger, &mut self.socket, &self.client, context)
     }
 
-    /// While a request is on the road hyper does not look at the socket, or only until something waits to be read; but
-    /// the request must end when its client goes.
+    /// While a request is under way hyper does not read the socket, or only until something waits to be read; but the request
+    /// must end when its client leaves.
     fn poll_hung_up(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        // That it cannot be asked is for whoever reads from it to find.
+        // An error is found by the next read.
         let _readable = ready!(self.socket.poll_readable(context));
         if self.socket.is_hung_up() {
             return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
         }
-        // A body or a pipelined request waits, and nobody tells what comes after it.
+        // A body or a pipelined request waits, and hides what comes after it.
         loop {
             self.watch.start(WATCH);
             ready!(self.watch.poll_passed(context));
@@ -163,7 +164,7 @@ impl Http1Io {
         }
     }
 
-    /// hyper begins to write. With no request on the road it is its own answer to what was not one.
+    /// hyper begins to write. With no request under way it is its own refusal of what was not a request.
     fn begin_write(&mut self, first: &[u8]) {
         let state = &self.client.state;
         if state.unsent.get() {
@@ -181,8 +182,8 @@ impl Http1Io {
         }
     }
 
-    /// Looks at what has come, before hyper does. Between two requests it is the next one's head; in a body, what is no
-    /// chunk is kept from hyper.
+    /// Scans what has come, before hyper reads it. Between two requests it begins the next one; a malformed chunk is kept from
+    /// hyper.
     fn look_at(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
         let come = &buffer.filled()[before..];
         if come.is_empty() {
@@ -200,9 +201,9 @@ impl Http1Io {
         Ok(())
     }
 
-    /// Writes an answer that is completed with what lies ready, in one piece; none if it is not such an answer. What
-    /// does not leave at once leaves before the connection is flushed, as if it came before the answer.
-    // Asked first of all: hyper writes as soon as it has an answer, and only then is this one the last it has.
+    /// Writes a prebuilt response in one piece; `None` if the next response is not prebuilt. What does not leave at once leaves
+    /// before the connection is flushed, as if it came before the response.
+    /// Called first of all: hyper writes as soon as it has a response, and only then is this one the last it has.
     fn write_completed(
         &mut self,
         empty: &[u8],
@@ -320,7 +321,7 @@ impl AsyncWrite for Http1Io {
     }
 
     // hyper comes here at the end of every poll in which its own buffer is empty, also when the request
-    // only waits: that is what makes interim answers leave and the watch tick.
+    // only waits: that is what makes interim responses leave and the watch tick.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.interim.is_empty() {
@@ -349,7 +350,7 @@ impl AsyncWrite for Http1Io {
         if state.parking.get() {
             return Poll::Ready(Ok(()));
         }
-        // Input waiting unread would make the close a reset whatever anybody knew of it.
+        // Unread input would make the close a reset.
         if this.linger.is_some()
             || state.lingers.get()
             || state.refused().is_some()
@@ -363,11 +364,11 @@ impl AsyncWrite for Http1Io {
 }
 
 thread_local! {
-    // The room an answer is completed in, for one after the other.
+    // The buffer that prebuilt responses are completed in, one after the other.
     static COMPLETED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How often a connection nobody reads from is looked at for a hang-up.
+/// How often a connection that is not read is checked for a hang-up.
 const WATCH: Duration = Duration::from_millis(250);
 
 /// The status in a status line.
@@ -375,22 +376,23 @@ pub(super) fn status(head: &[u8]) -> Option<u16> {
     std::str::from_utf8(head.get(9..12)?).ok()?.parse().ok()
 }
 
-/// What to say instead of hyper.
+/// The response instead of hyper's.
 pub(super) fn refusal(status: u16) -> Option<&'static [u8]> {
-    match status {
-        413 => Some(
-            b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        ),
-        414 => Some(
-            b"HTTP/1.1 414 URI Too Long\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        ),
-        505 => Some(
-            b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        ),
-        _ => None,
+    macro_rules! empty_response {
+        ($status:literal) => {
+            concat!(
+                "HTTP/1.1 ",
+                $status,
+                "\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+        };
     }
+    let response = match status {
+        408 => empty_response!("408 Request Timeout"),
+        413 => empty_response!("413 Content Too Large"),
+        414 => empty_response!("414 URI Too Long"),
+        505 => empty_response!("505 HTTP Version Not Supported"),
+        _ => return None,
+    };
+    Some(response.as_bytes())
 }
-
-/// What to say where hyper says nothing: the head did not come in time.
-pub(super) const TOO_SLOW: &[u8] =
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";

@@ -31,25 +31,25 @@ pub use self::http2::flood::FloodKind;
 #[cfg(any(fuzzing, test))]
 pub use self::http2::fuzzing;
 
-/// Answers requests.
+/// Handles requests.
 pub trait Handler: Clone + Send + Sync + 'static {
-    /// What its answers carry.
+    /// The body of its responses.
     type Body: http_body::Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
         + Send
         + Unpin
         + 'static;
 
-    /// Answers one request; dropped when the client goes away meanwhile.
+    /// Handles one request; dropped when the client leaves meanwhile.
     fn handle(
         &self,
         client: Arc<ClientConnection>,
         request: Request<IncomingBody>,
     ) -> impl Future<Output = Result<Response<Self::Body>, CloseConnection>> + Send;
 
-    /// What came was not a request, and was answered with 400, 408, 413, 414, 431 or 505; for the log.
+    /// What came was not a request, and was refused with 400, 408, 413, 414, 431 or 505; for the log.
     fn refused_head(&self, _peer: &Arc<ClientConnection>, _status: u16) {}
 
-    /// The client went too far and is sent away; for the log.
+    /// The client flooded the connection, which ends; for the log.
     fn flooded(&self, _peer: &ClientConnection, _flood: FloodKind) {}
 }
 
@@ -60,7 +60,7 @@ pub struct ConnectionSettings {
     pub client: ClientSettings,
     /// How long it may take for the headers of a request.
     pub header_timeout: Duration,
-    /// How long a request's head may be, in bytes.
+    /// How long a request's headers may be, in bytes.
     pub max_head: u32,
     /// How many requests a client may have under way at once over HTTP/2; `None` where that is not spoken.
     pub streams: Option<NonZeroU16>,
@@ -70,7 +70,6 @@ pub struct ConnectionSettings {
 
 impl ConnectionSettings {
     /// Those of a listener: its default server's.
-    #[must_use]
     pub fn of(plan: &Plan, listener: usize) -> Self {
         let server = plan.listeners[listener].default_server;
         let http2 = plan.http2(listener, server);
@@ -88,11 +87,11 @@ impl ConnectionSettings {
     }
 }
 
-/// As much as fits into few bytes: every connection keeps them, and no client needs more.
+/// Limits a number to two bytes: every connection keeps it, and no client needs more.
 fn narrow(number: u32) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-/// How long a connection that is idle when told to stop may still turn out not to be: its client may have sent a request
+/// How long a connection that is idle at a stop may still turn out not to be: its client may have sent a request
 /// before it could know. Short enough that a stop is not felt.
 pub const LAST_CALL: Duration = Duration::from_millis(100);

@@ -1,18 +1,18 @@
-//! A look of our own at what a client sends, for what hyper does not tell.
+//! A second reading of what a client sends over HTTP/1, for what hyper does not report.
 //!
-//! The bytes are followed from head to head on their way to hyper: a head is lines up to an empty one, then come as
-//! many bytes as it said, or chunks. hyper finds the same places, because for whatever it accepts the bytes alone
-//! decide where a head ends; so the n-th head here is the n-th request there, however they are cut, pipelined or
-//! delayed. What hyper refuses ends the connection, and it no longer matters what we made of it.
+//! The bytes are followed from request to request on their way to hyper: headers are lines up to an empty one, then follow as
+//! many bytes as they announce, or chunks. hyper finds the same boundaries, because for whatever it accepts the bytes alone
+//! decide where headers end; so the n-th request here is the n-th request there, however they are cut, pipelined or delayed.
+//! What hyper refuses ends the connection, and it no longer matters how it was read here.
 //!
 //! The second reading is kept for security: hyper accepts requests whose framing another server may read differently
 //! (`Content-Length` beside `Transfer-Encoding`, a length that is repeated, chunks with odd extensions), repairs them, and
-//! reports none of it; what is passed on then no longer shows that there was something to refuse. It also does not say why
+//! reports none of it; what is passed on then no longer shows that there was something to refuse. It also does not report why
 //! it refused a request. It would become unnecessary if hyper's server reported both, the framing fields as they came
 //! and the reason of a refusal with its status, or if weir parsed HTTP/1 requests itself, as it does responses.
 //!
-//! A head is only searched for line feeds, and only lines that begin like a length or a coding are looked at: a few
-//! hundred instructions for a head of the usual kind.
+//! Headers are only searched for line feeds, and only lines that begin like a length or a coding are read: a few hundred
+//! instructions for a usual request.
 
 use memchr::{memchr, memchr_iter};
 
@@ -38,7 +38,7 @@ enum ScanState {
     Body(u64),
     Chunks(ChunkScanner),
     Trailers(TrailerState),
-    /// In chunks that are none, or in empty lines before a request that do not end.
+    /// In malformed chunks, or in too many empty lines before a request.
     Broken,
     /// The connection ends with this request.
     Over,
@@ -56,7 +56,7 @@ enum TrailerState {
     LastFeed,
 }
 
-/// What a head has said so far.
+/// What has been read of the headers of a request.
 #[derive(Debug, Default)]
 struct HeadSummary {
     first: Option<RequestLine>,
@@ -64,10 +64,10 @@ struct HeadSummary {
     empty: u8,
     length: Option<u64>,
     coding: Option<ScannedCoding>,
-    doubt: Option<Ambiguity>,
+    ambiguity: Option<Ambiguity>,
 }
 
-/// The first line of a head.
+/// The request line.
 #[derive(Debug, Clone, Copy)]
 struct RequestLine {
     length: usize,
@@ -95,7 +95,7 @@ enum ScannedCoding {
 }
 
 impl RequestScanner {
-    /// At the beginning of a head, which may be as large as `largest`, after so many requests.
+    /// At the beginning of a request, whose headers may be as large as `largest`, after so many requests.
     pub(super) fn new(largest: usize, requests: u64) -> Self {
         Self {
             place: ScanState::Head,
@@ -107,8 +107,8 @@ impl RequestScanner {
         }
     }
 
-    /// Follows the next bytes, and raises a doubt about a request where there is one. Says how many of them hyper may
-    /// have: all, unless a chunk is none.
+    /// Follows the next bytes, and marks an ambiguous request. Returns how many of the bytes hyper may read: all, unless a
+    /// chunk is malformed.
     pub(super) fn follow(&mut self, bytes: &[u8], client: &ClientConnection) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -146,12 +146,12 @@ impl RequestScanner {
         self.ended
     }
 
-    /// Whether what came can be no more of a request.
+    /// Whether what came is malformed.
     pub(super) fn is_broken(&self) -> bool {
         matches!(self.place, ScanState::Broken)
     }
 
-    /// The status that the head deserves which hyper refuses with this one, after it took so many requests.
+    /// The status for a request that hyper refuses with this one, after it accepted so many requests.
     pub(super) fn status(&self, hypers: u16, requests: u64) -> u16 {
         let first = if self.ended > requests {
             self.last
@@ -203,34 +203,19 @@ impl RequestScanner {
         self.ended += 1;
         let head = std::mem::take(&mut self.head);
         self.last = head.first;
-        self.place = match head {
-            HeadSummary {
-                doubt: Some(doubt), ..
-            } => {
-                client.ambiguity.raise(self.ended, doubt);
-                ScanState::Over
-            }
-            HeadSummary {
-                coding: Some(ScannedCoding::Chunked),
-                ..
-            } => ScanState::Chunks(ChunkScanner::default()),
+        self.place = if let Some(ambiguity) = head.ambiguity {
+            client.ambiguity.raise(self.ended, ambiguity);
+            ScanState::Over
+        } else if head.coding == Some(ScannedCoding::Chunked) {
+            ScanState::Chunks(ChunkScanner::default())
+        } else if head.coding.is_some() || head.first.is_some_and(|first| first.foreign) {
             // Refused by hyper, or where its fields are read.
-            HeadSummary {
-                coding: Some(ScannedCoding::Other),
-                ..
+            ScanState::Over
+        } else {
+            match head.length {
+                None | Some(0) => ScanState::Head,
+                Some(length) => ScanState::Body(length),
             }
-            | HeadSummary {
-                first: Some(RequestLine { foreign: true, .. }),
-                ..
-            } => ScanState::Over,
-            HeadSummary {
-                length: None | Some(0),
-                ..
-            } => ScanState::Head,
-            HeadSummary {
-                length: Some(length),
-                ..
-            } => ScanState::Body(length),
         };
     }
 
@@ -308,36 +293,25 @@ impl HeadSummary {
     }
 
     fn begin(&mut self, line: &[u8]) {
-        let foreign = matches!(
-            line,
-            [
-                ..,
-                b' ',
-                b'H',
-                b'T',
-                b'T',
-                b'P',
-                b'/',
-                b'2'..=b'9',
-                b'.',
-                b'0'..=b'9'
-            ]
-        );
+        let foreign = match line.last_chunk::<9>() {
+            Some([name @ .., b'2'..=b'9', b'.', b'0'..=b'9']) => name == b" HTTP/",
+            _ => false,
+        };
         self.first = Some(RequestLine {
             length: line.len(),
             foreign,
             endless: false,
         });
         if memchr(b'#', line).is_some() {
-            self.doubt = Some(Ambiguity::Fragment);
+            self.ambiguity = Some(Ambiguity::Fragment);
         }
     }
 
     fn add_length(&mut self, value: &[u8]) {
         if self.length.is_some() {
-            self.doubt = Some(Ambiguity::TwoLengths);
+            self.ambiguity = Some(Ambiguity::TwoLengths);
         } else if self.coding.is_some() {
-            self.doubt = Some(Ambiguity::BothLengths);
+            self.ambiguity = Some(Ambiguity::BothLengths);
         }
         // What is not a number is refused by hyper.
         let digits = value
@@ -354,7 +328,7 @@ impl HeadSummary {
 
     fn add_coding(&mut self, value: &[u8]) {
         if self.length.is_some() {
-            self.doubt = Some(Ambiguity::BothLengths);
+            self.ambiguity = Some(Ambiguity::BothLengths);
         }
         let chunked = self.coding.is_none() && value.eq_ignore_ascii_case(b"chunked");
         self.coding = Some(if chunked {
@@ -365,8 +339,8 @@ impl HeadSummary {
     }
 }
 
-/// The first line and the end of a head, if these bytes begin with a whole one that says nothing of a length or a coding:
-/// nearly every head, and cheaper than line by line.
+/// The request line and the end of the headers, if these bytes begin with whole headers without a length or a coding: nearly
+/// every request, and cheaper than line by line.
 fn plain(bytes: &[u8]) -> Option<(RequestLine, usize)> {
     let mut at = memchr(b'\n', bytes)?;
     let first = RequestLine::plain(&bytes[..at])?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::time::Instant;
 
-use crate::clock::{Deadline, MinRateTimer, TooSlow};
+use crate::clock::{Deadline, MinRate, MinRateTimer, TooSlow};
 use crate::message::ClientConnection;
 use crate::telemetry::{COUNTERS, SlowPart, about_connection};
 use crate::tls::Socket;
@@ -47,7 +47,7 @@ impl SendLimit {
 
     /// The client has accepted this many bytes.
     pub(super) fn sent(&mut self, client: &ClientConnection, bytes: usize) {
-        self.0.moved(bytes, client.state.send_rate());
+        self.0.moved(bytes, MinRate(client.state.send_rate.get()));
     }
 
     /// Ready when the client has accepted nothing for too long, or too little.
@@ -56,7 +56,8 @@ impl SendLimit {
         client: &ClientConnection,
         context: &mut Context<'_>,
     ) -> Poll<()> {
-        let (timeout, rate) = (client.state.send_timeout(), client.state.send_rate());
+        let timeout = client.state.send_timeout.get();
+        let rate = MinRate(client.state.send_rate.get());
         if ready!(self.0.poll_late(timeout, rate, context)) == TooSlow::Slow {
             COUNTERS.slow_client(SlowPart::Answer);
             let message =
@@ -106,7 +107,7 @@ impl LingeringClose {
                 if ready!(Pin::new(&mut *socket).poll_shutdown(context)).is_err() {
                     return Poll::Ready(());
                 }
-                linger.insert(Self::new(client.state.lingering_timeout()))
+                linger.insert(Self::new(client.state.lingering_timeout.get()))
             }
         };
         linger.poll_over(socket, context)

@@ -1,15 +1,15 @@
-//! Bytes from one end to the other, after both have agreed to speak something else than HTTP.
+//! A tunnel: bytes between a client and a backend, after both have agreed on another protocol than HTTP.
 //!
-//! What one side does not take is not read from the other, so a tunnel holds no more than one piece in either
-//! direction, and nothing at all while nothing moves: pieces are read into memory that all tunnels of an event loop
-//! share. A side that has ended is told to the other, which may go on.
+//! What one side does not accept is not read from the other, so a tunnel holds no more than one piece in either direction, and
+//! nothing while it is idle: pieces are read into memory that all tunnels of an event loop share. The end of one side is passed
+//! to the other, which may go on.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use std::{io, mem};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,13 +26,14 @@ struct TunnelDirection {
     // How long it may not be taken.
     timeout: Duration,
     patience: Deadline,
+    // Bytes that have come since this was last reset.
     moved: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DirectionState {
     Open,
-    /// One side has ended, and the other is to be told.
+    /// One side has ended; the other is to be shut down.
     Ending,
     Over,
 }
@@ -41,8 +42,8 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Carries bytes between the client and the far end, until both have ended, neither says anything for too long, or
-/// `stopped` comes. `early` is what the client said already.
+/// Carries bytes between the client and the far end, until both have ended, both are silent for too long, or `stopped` is
+/// ready. `early` is what the client has sent already.
 pub(super) async fn carry(
     near: &mut (impl AsyncRead + AsyncWrite + Unpin),
     early: Bytes,
@@ -51,7 +52,7 @@ pub(super) async fn carry(
     stopped: impl Future<Output = ()>,
 ) {
     let mut up = TunnelDirection::new(early, tunnel.send_timeout);
-    let mut down = TunnelDirection::new(Bytes::new(), state.send_timeout());
+    let mut down = TunnelDirection::new(Bytes::new(), state.send_timeout.get());
     let mut idle = Deadline::default();
     let mut stopped = pin!(stopped);
     tunnel.guard.received(up.piece.len());
@@ -64,7 +65,7 @@ pub(super) async fn carry(
             down.poll(far, near, &mut scratch, context),
         );
         SCRATCH.set(scratch);
-        let (received, sent) = (up.take_moved(), down.take_moved());
+        let (received, sent) = (mem::take(&mut up.moved), mem::take(&mut down.moved));
         state.received.add(received);
         state.sent.add(sent);
         tunnel.guard.received(received);
@@ -93,7 +94,7 @@ pub(super) async fn carry(
     });
 }
 
-/// Says goodbye to whoever still listens, without waiting for anybody.
+/// Shuts both ends down, without waiting.
 async fn close(
     near: &mut (impl AsyncWrite + Unpin),
     tunnel: &mut Tunnel,
@@ -129,12 +130,7 @@ impl TunnelDirection {
         }
     }
 
-    /// How many bytes have come since this was last asked.
-    fn take_moved(&mut self) -> usize {
-        std::mem::take(&mut self.moved)
-    }
-
-    /// Moves what can be moved; ready when `from` has ended and `to` has been told.
+    /// Moves what can be moved; ready when `from` has ended and `to` is shut down.
     fn poll(
         &mut self,
         from: &mut (impl AsyncRead + Unpin),
@@ -147,7 +143,7 @@ impl TunnelDirection {
             match self.state {
                 DirectionState::Open => {}
                 DirectionState::Ending => {
-                    // Whoever is gone need not be told.
+                    // An end that is gone needs no shutdown.
                     let _told = ready!(Pin::new(&mut *to).poll_shutdown(context));
                     self.state = DirectionState::Over;
                     continue;
@@ -159,7 +155,7 @@ impl TunnelDirection {
                 .poll_read(context, &mut buffer)?
                 .is_pending()
             {
-                // Who is not asked for more may hold it back.
+                // A flush: the other end may buffer what was written.
                 ready!(Pin::new(&mut *to).poll_flush(context))?;
                 return Poll::Pending;
             }

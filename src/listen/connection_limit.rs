@@ -144,7 +144,7 @@ impl ConnectionPermit {
             if let Poll::Ready(done) = connection.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
-            if !self.counted || !self.client.is_asked_to_close() {
+            if !self.counted || !self.client.asked_to_close.get() {
                 return Poll::Pending;
             }
             if self.client.idle_since().is_some() {
@@ -194,7 +194,7 @@ impl OpenConnections {
         let mut idle: Vec<_> = self
             .connections
             .values()
-            .filter(|client| !client.is_asked_to_close())
+            .filter(|client| !client.asked_to_close.get())
             .filter_map(|client| Some((client.idle_since()?, client)))
             .collect();
         if idle.is_empty() {
@@ -211,7 +211,7 @@ impl OpenConnections {
     }
 
     fn keep(&mut self, client: &ClientConnection) {
-        if client.decline_to_close() {
+        if client.asked_to_close.take() {
             self.leaving -= 1;
         }
     }
@@ -310,7 +310,7 @@ mod tests {
         assert!(fourth.is_some());
         let asked: Vec<_> = connections
             .iter()
-            .map(|client| client.is_asked_to_close())
+            .map(|client| client.asked_to_close.get())
             .collect();
         assert_eq!(asked, [false, false, true]);
 
@@ -322,7 +322,7 @@ mod tests {
         let forever = pin!(std::future::pending::<()>());
         let mut staying = pin!(third.run(forever));
         assert!(poll_once(staying.as_mut()).await.is_pending());
-        assert!(!connections[2].is_asked_to_close());
+        assert!(!connections[2].asked_to_close.get());
         assert!(limiter.admit(&limits, &busy(5, 1000), None).is_some());
         let second = second.unwrap();
         let forever = pin!(std::future::pending::<()>());

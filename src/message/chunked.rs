@@ -1,8 +1,8 @@
 //! The lines of the chunked coding, read byte by byte.
 //!
-//! Where two readers could see two different bodies it is strict: lines end with CR LF, a size has no more digits than
-//! anybody sends, and extensions are of no use to anybody and so have an end. Data and trailers are left to whoever
-//! reads: a backend's answer is decoded by it, a client's request only looked at.
+//! Where two readers could see two different bodies it is strict: lines end with CR LF, and the digits of a size and the bytes
+//! of extensions are bounded. Data and trailers are left to the caller: a backend's response is decoded with it, a client's
+//! request only checked.
 
 /// Where in the coding we are.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Default for ChunkScanner {
 }
 
 impl ChunkScanner {
-    /// Reads lines until there is data, or trailers, or nothing left; says how many bytes that took.
+    /// Reads lines until there is data, or trailers, or nothing left; returns how many bytes that took.
     ///
     /// # Errors
     ///
@@ -81,7 +81,6 @@ impl ChunkScanner {
     }
 
     /// What comes next.
-    #[must_use]
     pub fn next(&self) -> ChunkEvent {
         match self.state {
             ChunkState::Data { left } => ChunkEvent::Data(left),
@@ -144,7 +143,7 @@ impl ChunkScanner {
 }
 
 const START: ChunkState = ChunkState::Size { left: 0, digits: 0 };
-/// Digits of a size: sixty bits are more than anybody sends.
+/// Digits of a size: sixty bits are more than any body needs.
 const MOST_DIGITS: u8 = 15;
 /// Bytes of extensions in all.
 const MOST_EXTENSIONS: usize = 16 * 1024;

@@ -1,18 +1,14 @@
-//! Whose request it is: an address in every form in which it is asked for.
+//! A client's address, in every form in which it is used, and the real address of a client behind trusted proxies.
 //!
-//! Made once per connection, so that no request formats an address or builds a key again; and once more for each
-//! client that a trusted proxy names.
+//! [`ClientAddr`] is made once per connection, so that no request formats an address or builds a key again; and once more for
+//! each client that a trusted proxy names.
 //!
-//! The true client address, given whom we trust.
+//! The real address is found as by nginx's realip module: addresses are read from the right, where the nearest proxy has
+//! written, and only as far as each was written by a trusted one. A client can have sent all that stands further left. Text
+//! that is not an address ends the reading; the address found before it counts.
 //!
-//! As nginx's realip module: addresses are read from the right, where the proxy next to us has written, and only as
-//! far as each was written by somebody trusted. What stands further left anybody may have sent. Whatever is not an
-//! address ends the reading; what was found before it stays.
-//!
-//! `Forwarded`, RFC 7239: `for=192.0.2.7, for="[2001:db8::1]:4711";proto=https;by=_hidden`.
-//!
-//! Cut from the right like any list of addresses, quotes and all: what a client left open further left must not swallow
-//! what a trusted proxy has written behind it.
+//! `Forwarded` is RFC 7239: `for=192.0.2.7, for="[2001:db8::1]:4711";proto=https;by=_hidden`. It is cut from the right like any
+//! list of addresses, quotes and all: a quote that a client left open must not swallow what a trusted proxy has added.
 
 #[cfg(test)]
 #[path = "tests/client_addr_real_ip.rs"]
@@ -31,13 +27,12 @@ use crate::text::is_escaped;
 pub enum RemoteAddr {
     /// An address; one of IPv4 mapped into IPv6 is kept as IPv4.
     Ip(SocketAddr),
-    /// Somebody on a unix socket.
+    /// A unix socket.
     Unix,
 }
 
 impl RemoteAddr {
     /// The address, if it has one.
-    #[must_use]
     pub fn address(self) -> Option<SocketAddr> {
         match self {
             Self::Ip(address) => Some(address),
@@ -46,11 +41,12 @@ impl RemoteAddr {
     }
 }
 
-/// Somebody who asks.
-// Text and bytes stand inside: behind a proxy every request may bring somebody else.
+/// The address of a client.
+/// Text and bytes are stored inline: behind a proxy every request may have another client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddr {
-    remote: RemoteAddr,
+    /// The other end.
+    pub remote: RemoteAddr,
     text: AddrText<LONGEST_TEXT>,
     binary: AddrText<16>,
 }
@@ -65,8 +61,7 @@ struct AddrText<const N: usize> {
 }
 
 impl ClientAddr {
-    /// Somebody at this end.
-    #[must_use]
+    /// The address of the other end of a connection.
     pub fn new(remote: RemoteAddr) -> Self {
         match remote {
             RemoteAddr::Ip(address) => {
@@ -81,7 +76,7 @@ impl ClientAddr {
                     binary,
                 }
             }
-            // nginx's text for both variables: all who come over a unix socket share one key.
+            // nginx's text for both variables: all clients on a unix socket share one key.
             RemoteAddr::Unix => Self {
                 remote,
                 text: AddrText::of(b"unix:"),
@@ -90,39 +85,28 @@ impl ClientAddr {
         }
     }
 
-    /// Where it is.
-    #[must_use]
-    pub fn remote(&self) -> RemoteAddr {
-        self.remote
-    }
-
     /// Its address, if it has one.
-    #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         Some(self.remote.address()?.ip())
     }
 
     /// Its port, where there is one and it is known.
-    #[must_use]
     pub fn port(&self) -> Option<u16> {
         let address = self.remote.address()?;
         Some(address.port()).filter(|port| *port != 0)
     }
 
     /// `$remote_addr`
-    #[must_use]
     pub fn text(&self) -> &str {
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
-    /// The same for those who only pass it on.
-    #[must_use]
+    /// The same as bytes.
     pub fn as_bytes(&self) -> &[u8] {
         self.text.as_slice()
     }
 
     /// `$binary_remote_addr`
-    #[must_use]
     pub fn binary(&self) -> &[u8] {
         self.binary.as_slice()
     }
@@ -213,7 +197,7 @@ pub(super) fn find(
     })
 }
 
-/// Whether this address may say who the client is; `None` is a unix socket.
+/// Whether this address is trusted to name the client; `None` is a unix socket.
 pub(super) fn trusts(rule: &RealIp, address: Option<IpAddr>) -> bool {
     rule.from.iter().any(|network| network.contains(address))
 }
@@ -282,7 +266,7 @@ fn elements(line: &[u8]) -> impl Iterator<Item = Option<SocketAddr>> {
             let (left, element) = split_last(rest.take()?);
             rest = left;
             let element = element.trim_ascii();
-            // Members of a list may be empty, and a list of nothing says nothing.
+            // Members of a list may be empty.
             if !element.is_empty() {
                 return Some(named(element));
             }
@@ -361,7 +345,7 @@ fn node(value: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(host.parse().ok()?, number))
 }
 
-/// What a value says, its quotes taken away.
+/// A value without its quotes.
 fn unquoted<'a>(value: &'a [u8], plain: &'a mut [u8; LONGEST]) -> Option<&'a [u8]> {
     let Some(inside) = value.strip_prefix(b"\"") else {
         return Some(value);

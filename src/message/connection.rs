@@ -9,14 +9,13 @@
 //! and raises the flag; `proxy` refuses the request.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use http::HeaderMap;
 use parking_lot::Mutex;
 
 use super::client_addr::{self, ClientAddr, RemoteAddr};
-use super::connection_state::{ConnectionPhase, ConnectionState, LoopCounter};
+use super::connection_state::{ConnectionPhase, ConnectionState, LoopCounter, LoopFlag};
 use crate::clock::Millis;
 use crate::config::plan::{ClientSettings, RealIp, RealIpHeader};
 use crate::text::base64;
@@ -91,7 +90,8 @@ pub struct ClientConnection {
     proxy_header: OnceLock<Box<ProxyHeader>>,
     requests: LoopCounter,
     last_request: LoopCounter,
-    asked_to_close: AtomicBool,
+    /// Another connection needs its place: it closes if it is idle.
+    pub asked_to_close: LoopFlag,
     // The client that a trusted proxy named last: it often is the same again.
     last_named: Mutex<Option<Arc<ClientAddr>>>,
 }
@@ -117,7 +117,7 @@ impl ClientConnection {
             proxy_header: OnceLock::new(),
             requests: LoopCounter::default(),
             last_request: LoopCounter::default(),
-            asked_to_close: AtomicBool::new(false),
+            asked_to_close: LoopFlag::default(),
             last_named: Mutex::new(None),
         }
     }
@@ -125,16 +125,10 @@ impl ClientConnection {
     /// A stream of `connection`: as if the client had made a connection for this one request, except for what is known of
     /// the whole connection.
     pub fn for_stream(connection: &Arc<Self>) -> Self {
-        let Self {
-            addr,
-            local,
-            serial,
-            opened,
-            ..
-        } = **connection;
+        let Self { addr, local, .. } = **connection;
         let stream = Self {
             stream_of: Some(Arc::clone(connection)),
-            ..Self::with_addr(addr, local, serial, opened)
+            ..Self::with_addr(addr, local, connection.serial, connection.opened)
         };
         stream.state.adopt_timeouts(&connection.state);
         stream
@@ -182,18 +176,8 @@ impl ClientConnection {
 
     /// Asks the connection to close if it is idle: another one needs its place.
     pub fn ask_to_close(&self) {
-        self.asked_to_close.store(true, Ordering::Relaxed);
+        self.asked_to_close.set(true);
         self.state.wake();
-    }
-
-    /// Whether it was asked to close.
-    pub fn is_asked_to_close(&self) -> bool {
-        self.asked_to_close.load(Ordering::Relaxed)
-    }
-
-    /// Declines to close; returns whether it had been asked to.
-    pub fn decline_to_close(&self) -> bool {
-        self.asked_to_close.swap(false, Ordering::Relaxed)
     }
 
     /// Notes the PROXY header that precedes its first byte.
@@ -241,7 +225,7 @@ impl ClientConnection {
         let mut named = self.last_named.lock();
         match &*named {
             // Only the very same address: nothing of one client is ever shown as another's.
-            Some(last) if last.remote() == RemoteAddr::Ip(address) => Arc::clone(last),
+            Some(last) if last.remote == RemoteAddr::Ip(address) => Arc::clone(last),
             _ => Arc::clone(named.insert(Arc::new(ClientAddr::new(RemoteAddr::Ip(address))))),
         }
     }
@@ -250,13 +234,8 @@ impl ClientConnection {
     pub fn latest_client(&self) -> Box<str> {
         match &*self.last_named.lock() {
             Some(client) => client.text().into(),
-            None => self.text().into(),
+            None => self.addr.text().into(),
         }
-    }
-
-    /// The other end's address.
-    pub fn text(&self) -> &str {
-        self.addr.text()
     }
 }
 
@@ -292,13 +271,13 @@ impl AmbiguityFlag {
         if raised >> 8 != request {
             return None;
         }
-        [
+        let all = [
             Ambiguity::BothLengths,
             Ambiguity::Fragment,
             Ambiguity::TwoLengths,
-        ]
-        .into_iter()
-        .find(|ambiguity| *ambiguity as u64 == raised & 0xff)
+        ];
+        all.into_iter()
+            .find(|ambiguity| *ambiguity as u64 == raised & 0xff)
     }
 }
 

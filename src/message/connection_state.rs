@@ -21,7 +21,6 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::prebuilt::{self, Prebuilt};
-use crate::clock::MinRate;
 use crate::config::plan::ClientSettings;
 
 /// A flag shared by the tasks of one event loop.
@@ -69,13 +68,21 @@ impl LoopCounter {
     pub fn add(&self, bytes: usize) {
         self.set(self.get() + bytes as u64);
     }
+}
 
-    fn millis(&self) -> Duration {
-        Duration::from_millis(self.get())
+/// A duration shared by the tasks of one event loop, in whole milliseconds.
+#[derive(Debug, Default)]
+pub struct LoopDuration(LoopCounter);
+
+impl LoopDuration {
+    /// Its value.
+    pub fn get(&self) -> Duration {
+        Duration::from_millis(self.0.get())
     }
 
-    fn set_millis(&self, duration: Duration) {
-        self.set(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+    fn set(&self, duration: Duration) {
+        self.0
+            .set(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
     }
 }
 
@@ -83,10 +90,14 @@ impl LoopCounter {
 #[derive(Debug, Default)]
 pub struct ConnectionState {
     phase: AtomicU8,
-    keepalive_timeout: LoopCounter,
-    send_timeout: LoopCounter,
-    send_rate: LoopCounter,
-    lingering_timeout: LoopCounter,
+    /// How long the next request may be waited for.
+    pub keepalive_timeout: LoopDuration,
+    /// How long the client may take to accept more.
+    pub send_timeout: LoopDuration,
+    /// How many bytes a second the client has to accept, on average.
+    pub send_rate: LoopCounter,
+    /// How long more of what the client sends is awaited after the response.
+    pub lingering_timeout: LoopDuration,
     /// Bytes read from the socket so far.
     pub received: LoopCounter,
     /// Bytes written to the socket so far.
@@ -104,13 +115,14 @@ pub struct ConnectionState {
     pub prebuilt: PrebuiltSlot,
     // A request is under way and its final response is not there: only then have interim responses a place.
     accepts_interim: LoopFlag,
-    // hyper has let go of the response's body; the request is over with the next flush.
-    body_taken: LoopFlag,
+    /// The connection has taken all of the response's body; the request is over with the next flush.
+    pub body_taken: LoopFlag,
     gone: LoopFlag,
     refused: AtomicU16,
     drains: AtomicU32,
     // Whether there is anything in the lock below each: a load instead of a lock for every flush.
-    has_interim: LoopFlag,
+    /// There may be interim responses to take.
+    pub has_interim: LoopFlag,
     interim: Mutex<Vec<InterimResponse>>,
     is_finishing: LoopFlag,
     finishing: Mutex<Option<Box<dyn ResponseGuard>>>,
@@ -150,45 +162,19 @@ impl ConnectionState {
     /// Sets the timeouts that apply from now on.
     pub fn set_timeouts(&self, settings: &ClientSettings) {
         let keepalive = settings.keepalive_timeout.unwrap_or_default();
-        self.keepalive_timeout.set_millis(keepalive);
-        self.send_timeout.set_millis(settings.send_timeout);
-        self.lingering_timeout
-            .set_millis(settings.lingering_timeout);
+        self.keepalive_timeout.set(keepalive);
+        self.send_timeout.set(settings.send_timeout);
+        self.lingering_timeout.set(settings.lingering_timeout);
         self.send_rate.set(settings.send_min_rate);
-    }
-
-    /// How long the next request may be waited for.
-    pub fn keepalive_timeout(&self) -> Duration {
-        self.keepalive_timeout.millis()
-    }
-
-    /// How long the client may take to accept more.
-    pub fn send_timeout(&self) -> Duration {
-        self.send_timeout.millis()
-    }
-
-    /// How fast the client has to accept more, on average.
-    pub fn send_rate(&self) -> MinRate {
-        MinRate(self.send_rate.get())
-    }
-
-    /// Lowers the rate at which the client has to accept more to `most` bytes a second: it is sent no more.
-    pub fn lower_send_rate(&self, most: u64) {
-        self.send_rate.set(self.send_rate.get().min(most));
-    }
-
-    /// How long more of what the client sends is awaited after the response.
-    pub fn lingering_timeout(&self) -> Duration {
-        self.lingering_timeout.millis()
     }
 
     /// Takes over the timeouts of the connection of a stream, or of a stream of the connection.
     pub fn adopt_timeouts(&self, other: &Self) {
         for (own, other) in [
-            (&self.keepalive_timeout, &other.keepalive_timeout),
-            (&self.send_timeout, &other.send_timeout),
+            (&self.keepalive_timeout.0, &other.keepalive_timeout.0),
+            (&self.send_timeout.0, &other.send_timeout.0),
             (&self.send_rate, &other.send_rate),
-            (&self.lingering_timeout, &other.lingering_timeout),
+            (&self.lingering_timeout.0, &other.lingering_timeout.0),
         ] {
             own.set(other.get());
         }
@@ -214,11 +200,6 @@ impl ConnectionState {
         self.wake();
     }
 
-    /// Whether there may be interim responses to take.
-    pub fn has_interim(&self) -> bool {
-        self.has_interim.get()
-    }
-
     /// Takes the interim responses that have not gone out yet.
     pub fn take_interim(&self) -> Vec<InterimResponse> {
         self.has_interim.set(false);
@@ -240,11 +221,6 @@ impl ConnectionState {
         if self.unsent.get() {
             self.interim.lock().clear();
         }
-    }
-
-    /// Notes that the connection has taken all of the response.
-    pub fn body_taken(&self) {
-        self.body_taken.set(true);
     }
 
     /// Keeps the guard of a response whose body has ended until the last byte has left the socket.
@@ -313,7 +289,7 @@ impl ConnectionState {
         }
     }
 
-    /// Notes that what came was not a request, and was answered with this status.
+    /// Notes that what came was not a request, and was refused with this status.
     pub fn refuse(&self, status: u16) {
         self.refused.store(status, Ordering::Relaxed);
     }
@@ -364,7 +340,8 @@ const MOST_INTERIM: usize = 64 * 1024;
 /// Where a prebuilt response waits for hyper's part of it.
 #[derive(Debug, Default)]
 pub struct PrebuiltSlot {
-    open: LoopFlag,
+    /// What waits here will be taken.
+    pub is_open: LoopFlag,
     // A load instead of a lock for every write.
     is_full: LoopFlag,
     waiting: Mutex<Option<Prebuilt>>,
@@ -373,12 +350,7 @@ pub struct PrebuiltSlot {
 impl PrebuiltSlot {
     /// From now on what waits here is taken with the next response, unless prebuilt responses are off.
     pub fn open(&self) {
-        self.open.set(prebuilt::is_enabled());
-    }
-
-    /// Whether what waits here will be taken.
-    pub fn is_open(&self) -> bool {
-        self.open.get()
+        self.is_open.set(prebuilt::ENABLED.load(Ordering::Relaxed));
     }
 
     /// Completes the next response, where the slot is open.
@@ -474,7 +446,7 @@ pub struct Tunnel {
     pub idle_timeout: Duration,
     /// How long the backend may take to accept more.
     pub send_timeout: Duration,
-    /// How long it may go on when told to stop.
+    /// How long it may go on after a stop.
     pub grace: Duration,
     /// What lasts as long as the tunnel.
     pub guard: Box<dyn ResponseGuard>,

@@ -1,7 +1,7 @@
-//! What gRPC says in its own way: deadlines, and why a call came to nothing.
+//! What differs for gRPC: deadlines, and how a call's failure is reported.
 //!
-//! A gRPC client does not look at an answer's status, which is always 200; it looks for `grpc-status`, in the trailers
-//! or, where there is nothing else to say, in the head.
+//! A gRPC client does not read a response's status, which is always 200; it reads `grpc-status`, in the trailers or, where
+//! there is nothing else to send, in the headers.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::record::RequestRecord;
 use crate::clock::{Deadline, Millis};
 use crate::text::percent_encode;
 
-/// Why a call came to nothing, in gRPC's numbers.
+/// Why a call failed, in gRPC's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrpcStatus {
     /// The time the client gave has passed.
@@ -22,20 +22,18 @@ pub enum GrpcStatus {
     PermissionDenied = 7,
     /// There is too much of something.
     ResourceExhausted = 8,
-    /// Nobody does this here.
+    /// There is no such method.
     Unimplemented = 12,
     /// Something is wrong with the request, or with us.
     Internal = 13,
-    /// Whoever does this cannot be reached; perhaps later.
+    /// The server cannot be reached; a retry may succeed.
     Unavailable = 14,
-    /// The client has not said who it is.
+    /// The client is not authenticated.
     Unauthenticated = 16,
 }
 
 impl GrpcStatus {
-    /// What a status stands for, as gRPC's mapping has it; except that what came too late, or is too much, has a code
-    /// of its own.
-    #[must_use]
+    /// The code for an HTTP status by gRPC's mapping, except that timeouts and sizes have codes of their own.
     pub fn of(status: StatusCode) -> Self {
         match status.as_u16() {
             401 => Self::Unauthenticated,
@@ -50,7 +48,6 @@ impl GrpcStatus {
 }
 
 /// Whether a request is a gRPC call.
-#[must_use]
 pub fn is_call(head: &Parts) -> bool {
     // Every call is a POST; of others no field is looked for.
     if head.method != Method::POST {
@@ -63,7 +60,6 @@ pub fn is_call(head: &Parts) -> bool {
 }
 
 /// When the client of a call has waited for long enough, counted from `now`; never for any other request.
-#[must_use]
 pub fn due(record: &RequestRecord, now: Millis) -> Option<Deadline> {
     if !is_call(&record.head) {
         return None;
@@ -92,8 +88,7 @@ fn timeout(text: &str) -> Option<Duration> {
     })
 }
 
-/// The trailers of an answer that was not there in time.
-#[must_use]
+/// The trailers of a response that was not there in time.
 pub fn too_late() -> HeaderMap {
     let mut trailers = HeaderMap::new();
     tell(
@@ -104,8 +99,7 @@ pub fn too_late() -> HeaderMap {
     trailers
 }
 
-/// An answer that is nothing but a reason; `kind` is what the call said of itself.
-#[must_use]
+/// A response that reports this status and nothing else; `kind` is the call's content type.
 pub fn refusal(kind: Option<&HeaderValue>, code: GrpcStatus, why: &str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     // Browsers' clients know their own kind only.
@@ -118,25 +112,19 @@ pub fn refusal(kind: Option<&HeaderValue>, code: GrpcStatus, why: &str) -> Respo
 
 fn tell(headers: &mut HeaderMap, code: GrpcStatus, why: &str) {
     headers.insert(STATUS, HeaderValue::from(code as u16));
-    if let Ok(why) = HeaderValue::try_from(encode(why)) {
-        headers.insert(MESSAGE, why);
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
+    let mut message = Vec::with_capacity(why.len());
+    percent_encode(why.as_bytes(), is_plain, &mut message);
+    if let Ok(message) = HeaderValue::try_from(message) {
+        headers.insert(MESSAGE, message);
     }
 }
 
-/// Whether the head of an answer, or what comes after its body, says that whoever should have answered could not.
-#[must_use]
+/// Whether the headers or the trailers of a response report that the server failed.
 pub fn failed(headers: &HeaderMap) -> bool {
     let code = headers.get(STATUS).map(HeaderValue::as_bytes);
     const FAILURES: [&[u8]; 3] = [b"4", b"13", b"14"];
     code.is_some_and(|code| FAILURES.contains(&code))
-}
-
-/// A text as `grpc-message` carries it.
-fn encode(text: &str) -> Vec<u8> {
-    let mut encoded = Vec::with_capacity(text.len());
-    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
-    percent_encode(text.as_bytes(), is_plain, &mut encoded);
-    encoded
 }
 
 const KIND: &str = "application/grpc";

@@ -1,28 +1,17 @@
-//! Which header fields pass, and which belong to one connection only.
+//! Headers: which ones pass, and which belong to one connection only.
 //!
 //! Requests are written anew (`upstream::request`), responses are cleaned in place.
 //!
-//! The header fields that `Connection` lists: they concern one connection, and end with it.
+//! A sender can list thousands of options in `Connection` and send a hundred headers. Each option is looked up once among the
+//! names that are there, so the work grows with the size of the message, not with options times headers.
 //!
-//! A sender can list thousands of options and send a hundred header fields. Each option is looked up once among the names
-//! that are there, so the work grows with the size of the message, not with options times fields.
+//! Backends trust headers that describe the client because the proxy before them writes them. A client can write them as well,
+//! so those of a client that is not trusted are removed; `proxy_set_header` can still set headers of these names.
 //!
-//! `Max-Forwards`: how many more times a request may be forwarded (RFC 9110, section 7.6.2).
-//!
-//! Fields in which somebody says who a client is, and how and for what it came.
-//!
-//! Backends read them because the proxy before them writes them. A client can write them as well, so whoever is not
-//! believed does not get them past us; `proxy_set_header` can still say what goes out under such a name.
-//!
-//! Maps of header fields that have served their time.
-//!
-//! The server keeps the map of every answer for the next request of the same connection. So one has to be made for each
-//! answer, and one is left over from each request: they are the same ones.
-//!
-//! `proxy_redirect`: where a backend's redirects lead, in terms of what the client asked for.
+//! The server keeps the header map of every response for the next request of the same connection. So each response needs a new
+//! map, and each request leaves one over: [`spare`] and [`reuse`] make them the same.
 
 use std::cell::Cell;
-use std::cmp::Ordering;
 
 use http::header::MAX_FORWARDS;
 use http::request::Parts;
@@ -34,30 +23,29 @@ use super::record::RequestRecord;
 use super::variables;
 use crate::config::plan::{Part, ProxyPass, Redirect, Replacement};
 
-/// What a request's transfer coding is to us.
+/// How far a request's transfer coding is understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransferCoding {
-    /// None, or `chunked` once: everybody reads it alike.
+    /// None, or `chunked` once: all readers agree on it.
     Plain,
     /// One that ends in `chunked` and would leave the rest of the decoding to the backend.
     Unknown,
-    /// One that nobody can tell the end of.
+    /// One that does not delimit the body.
     Invalid,
 }
 
-/// What a backend wants us to do with its answer.
+/// What a backend's `X-Accel-…` headers ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AccelHeaders {
     /// `X-Accel-Limit-Rate`: how fast it may leave, in bytes a second.
     pub limit_rate: Option<u64>,
     /// `X-Accel-Buffering`: whether it is buffered.
     pub buffering: Option<bool>,
-    /// Whether there is an `X-Accel-Redirect`, which is left on the answer: without it nobody could tell why the body is empty.
+    /// Whether there is an `X-Accel-Redirect`, which is left on the response: it shows why the body is empty.
     pub redirect: bool,
 }
 
-/// What a request's transfer coding is to us; hyper takes whatever ends in `chunked`.
-#[must_use]
+/// How far a request's transfer coding is understood; hyper accepts all that end in `chunked`.
 pub fn coding(headers: &HeaderMap) -> TransferCoding {
     let mut fields = headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(field) = fields.next() else {
@@ -76,9 +64,9 @@ pub fn coding(headers: &HeaderMap) -> TransferCoding {
     }
 }
 
-/// Takes from an answer what is meant for us, and what nginx hides. `Date` and `Server` stay the backend's.
+/// Removes from a response the headers of the connection and those that nginx hides. `Date` and `Server` stay the backend's.
 ///
-/// An upgrade has to be dealt with before: its fields go too. What is left is what was told to us.
+/// An upgrade has to be handled before: its headers are removed too. Returns what the removed headers ask for.
 pub fn clean_response(headers: &mut HeaderMap) -> AccelHeaders {
     let (mut connection, mut hidden, mut lengths) = (false, false, 0);
     for (name, value) in headers.iter() {
@@ -94,11 +82,24 @@ pub fn clean_response(headers: &mut HeaderMap) -> AccelHeaders {
     if connection {
         remove_connection_fields(headers);
     }
-    let mut wishes = AccelHeaders::default();
+    let mut accel = AccelHeaders::default();
     if hidden {
-        wishes = AccelHeaders {
-            limit_rate: limit_rate(headers),
-            buffering: buffering(headers),
+        accel = AccelHeaders {
+            // The last value that is a number.
+            limit_rate: headers
+                .get_all("x-accel-limit-rate")
+                .into_iter()
+                .rev()
+                .filter(|value| is_length(value))
+                .find_map(|value| value.to_str().ok()?.parse().ok()),
+            // The first value that is `yes` or `no`.
+            buffering: headers.get_all("x-accel-buffering").into_iter().find_map(
+                |value| match value.as_bytes() {
+                    value if value.eq_ignore_ascii_case(b"no") => Some(false),
+                    value if value.eq_ignore_ascii_case(b"yes") => Some(true),
+                    _ => None,
+                },
+            ),
             redirect: headers.contains_key(REDIRECT),
         };
         let names: Vec<_> = headers
@@ -110,28 +111,10 @@ pub fn clean_response(headers: &mut HeaderMap) -> AccelHeaders {
             headers.remove(name);
         }
     }
-    wishes
+    accel
 }
 
-/// The last of the backend's wishes that is a number.
-fn limit_rate(headers: &HeaderMap) -> Option<u64> {
-    let wishes = headers.get_all("x-accel-limit-rate").into_iter().rev();
-    wishes
-        .filter(|wish| is_length(wish))
-        .find_map(|wish| wish.to_str().ok()?.parse().ok())
-}
-
-/// The first of the backend's wishes that is one.
-fn buffering(headers: &HeaderMap) -> Option<bool> {
-    let mut wishes = headers.get_all("x-accel-buffering").into_iter();
-    wishes.find_map(|wish| match wish.as_bytes() {
-        wish if wish.eq_ignore_ascii_case(b"no") => Some(false),
-        wish if wish.eq_ignore_ascii_case(b"yes") => Some(true),
-        _ => None,
-    })
-}
-
-/// Takes from an answer, or from what follows it, what HTTP/2 has no place for.
+/// Removes the headers of the connection, which HTTP/2 does not allow, from a response or from trailers.
 pub fn clean_for_streams(headers: &mut HeaderMap) {
     if headers.keys().any(belongs_to_connection) {
         remove_connection_fields(headers);
@@ -139,7 +122,7 @@ pub fn clean_for_streams(headers: &mut HeaderMap) {
 }
 
 fn remove_connection_fields(headers: &mut HeaderMap) {
-    for name in ConnectionOptions::of(headers).into_names() {
+    for name in ConnectionOptions::of(headers).names {
         // How long the body is, is not a matter of the connection.
         if name != header::CONTENT_LENGTH {
             headers.remove(name);
@@ -150,7 +133,7 @@ fn remove_connection_fields(headers: &mut HeaderMap) {
     }
 }
 
-/// Leaves one valid length, or none: next to a transfer coding it means nothing, and two that differ say nothing.
+/// Leaves one valid length, or none: beside a transfer coding it has no meaning, and two that differ contradict each other.
 fn settle_length(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let first = lengths.next().filter(|first| is_length(first)).cloned();
@@ -183,25 +166,23 @@ pub(crate) fn frames_body(name: &HeaderName) -> bool {
     matches!(name.as_str(), "content-length" | "transfer-encoding")
 }
 
-/// What whoever sends a request on sets anew: the length, whom it is for, and the promise to wait for a 100.
+/// Whether a header is set anew for each request sent upstream: the length, the host, and the promise to wait for a 100.
 pub(crate) fn is_rebuilt(name: &HeaderName) -> bool {
     matches!(name.as_str(), "content-length" | "expect" | "host")
 }
 
 /// Whether a field of an answer, its name in lower case, is passed on whatever else the answer says; unless a field that
 /// is not names it.
-#[must_use]
 pub fn passes(name: &[u8]) -> bool {
     !concerns_connection(name) && !is_hidden(name)
 }
 
 /// Whether a field of an answer is passed on with the value it came with, too.
-#[must_use]
 pub fn passes_unchanged(name: &[u8]) -> bool {
-    passes(name) && !may_redirect(name)
+    passes(name) && !matches!(name, b"location" | b"refresh")
 }
 
-/// What concerns the connection it came on, whether `Connection` says so or not.
+/// Whether a header belongs to the connection it came on, whether `Connection` lists it or not.
 pub(crate) fn belongs_to_connection(name: &HeaderName) -> bool {
     concerns_connection(name.as_ref())
 }
@@ -238,7 +219,7 @@ const fn named(name: &'static [u8]) -> HeaderName {
     }
 }
 
-/// What a backend says to nginx, not to the client.
+/// Whether a header is meant for nginx, not for the client.
 fn is_hidden(name: &[u8]) -> bool {
     name == b"x-pad" || name.starts_with(b"x-accel-")
 }
@@ -254,7 +235,6 @@ pub struct ConnectionOptions {
 
 impl ConnectionOptions {
     /// Those of a message; only fields that the message has are among them.
-    #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         let lines = headers.get_all(header::CONNECTION);
         let mut listed = lines.iter().flat_map(options).peekable();
@@ -266,7 +246,9 @@ impl ConnectionOptions {
             headers.keys().map(|name| (name, false)).collect();
         names.sort_unstable_by_key(|(name, _)| name.as_str());
         for option in listed {
-            let found = names.binary_search_by(|(name, _)| compare(name, option));
+            // Names are in lower case, an option may be in any.
+            let option = || option.iter().map(u8::to_ascii_lowercase);
+            let found = names.binary_search_by(|(name, _)| name.as_str().bytes().cmp(option()));
             if let Ok(at) = found {
                 names[at].1 = true;
             }
@@ -278,17 +260,12 @@ impl ConnectionOptions {
     }
 
     /// Whether this field is listed.
-    #[must_use]
     pub fn list(&self, name: &HeaderName) -> bool {
         !self.names.is_empty()
             && self
                 .names
                 .binary_search_by_key(&name.as_str(), HeaderName::as_str)
                 .is_ok()
-    }
-
-    fn into_names(self) -> impl Iterator<Item = HeaderName> {
-        self.names.into_iter()
     }
 }
 
@@ -302,12 +279,6 @@ fn options(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
                 && !option.eq_ignore_ascii_case(b"keep-alive")
                 && !option.eq_ignore_ascii_case(b"close")
         })
-}
-
-/// The order of a name, which is in lower case, and an option, which may be in any.
-fn compare(name: &HeaderName, option: &[u8]) -> Ordering {
-    let option = option.iter().map(u8::to_ascii_lowercase);
-    name.as_str().bytes().cmp(option)
 }
 
 /// How many more times a request may be forwarded.
@@ -324,7 +295,6 @@ pub enum MaxForwards {
 /// What a request's `Max-Forwards` asks for. Only OPTIONS is read for it: TRACE is never forwarded, and to other methods
 /// the header means nothing.
 #[inline]
-#[must_use]
 pub fn hops(head: &Parts) -> MaxForwards {
     match head.method == Method::OPTIONS {
         true => read(head),
@@ -343,14 +313,13 @@ fn read(head: &Parts) -> MaxForwards {
     if !is_number || values.next().is_some() {
         return MaxForwards::Malformed;
     }
-    // More than we can count is taken for the most that we can, as the RFC says.
+    // A number that is too large counts as the largest, as the RFC asks.
     let digits = value.to_str().unwrap_or_default();
     MaxForwards::Left(digits.parse().unwrap_or(u64::MAX))
 }
 
 /// Whether a field with this name speaks for a client.
-// Asked of every field of every request: nearly all are told by their first letters.
-#[must_use]
+// Called for every header of every request: the first letters decide nearly all.
 pub fn speaks_for_client(name: &HeaderName) -> bool {
     let name = name.as_str();
     match name.as_bytes() {
@@ -404,7 +373,6 @@ thread_local! {
 }
 
 /// An empty map, mostly with room in it.
-#[must_use]
 pub fn spare() -> HeaderMap {
     SPARE.take().unwrap_or_default()
 }
@@ -417,7 +385,7 @@ pub fn reuse(mut headers: HeaderMap) {
     }
 }
 
-/// Fields of a head of the usual kind; a larger map is not worth its memory.
+/// The number of headers of usual messages; a larger map is not worth its memory.
 const LARGEST: usize = 48;
 
 /// Rewrites `Location` and `Refresh` of a response from `forward` by the first of its rules that matches.
@@ -439,11 +407,6 @@ pub fn rewrite_redirects(headers: &mut HeaderMap, record: &RequestRecord, proxy_
             *value = rewritten;
         }
     }
-}
-
-/// Whether a field of a response, its name in lower case, may have to be rewritten.
-fn may_redirect(name: &[u8]) -> bool {
-    matches!(name, b"location" | b"refresh")
 }
 
 /// Where the URL begins in `5; url=http://…`.

@@ -1,14 +1,10 @@
-//! Answers weir gives itself: refusals, failures, `return`.
+//! Responses that weir writes itself: refusals, errors, `return`.
 //!
-//! A gateway under attack answers mostly with these, so they must cost next to nothing: the page for a status is
-//! written once in the life of the process and never freed, and handing it out counts no references.
+//! Under an attack most responses are of this kind, so they must cost next to nothing: the page for a status is written once in
+//! the life of the process and never freed, and copying it counts no references.
 //!
-//! Which form of a page a client likes best, by its `Accept`.
-//!
-//! Three forms are offered, and plain text is what anybody gets who did not ask for another: `*/*` is what tools
-//! send, and tools show what they get to people in terminals.
-//!
-//! The page for a status, in three forms.
+//! Pages come in three formats, chosen by the client's `Accept`. Plain text is the default: `*/*` is what tools send, and tools
+//! show the response to people in terminals.
 
 #[cfg(test)]
 #[path = "tests/local_reply.rs"]
@@ -33,19 +29,25 @@ pub struct LocalReply {
 
 #[derive(Debug)]
 enum ReplyContent {
-    /// The page that says that there is no key for this zone.
-    Keyless(Box<str>),
-    /// The page for the status, naming the zone that refused if one did.
-    Page(Option<Box<str>>),
+    /// The page for the status.
+    Page(Option<PageReason>),
     Text {
         body: Bytes,
         content_type: HeaderValue,
     },
 }
 
+/// What the page for a status says more than the status.
+#[derive(Debug)]
+enum PageReason {
+    /// The request lacks the key that this zone counts by.
+    LacksKey(Box<str>),
+    /// The limit of this zone refused the request.
+    Violated(Box<str>),
+}
+
 impl LocalReply {
-    /// The page for a status, in a form the client likes.
-    #[must_use]
+    /// The page for a status, in the format that the client prefers.
     pub fn new(status: StatusCode) -> Self {
         Self {
             status,
@@ -61,7 +63,7 @@ impl LocalReply {
         self
     }
 
-    /// Says this instead of the page.
+    /// Sets a body instead of the page.
     #[must_use]
     pub fn with_text(mut self, body: impl Into<Bytes>, content_type: &str) -> Self {
         self.content = ReplyContent::Text {
@@ -86,29 +88,28 @@ impl LocalReply {
         }
     }
 
-    /// Names the zone whose limit is the reason, for those who read `application/problem+json`.
+    /// Names the zone whose limit is the reason, in `application/problem+json`.
     #[must_use]
     pub fn violating(mut self, zone: &str) -> Self {
-        if let ReplyContent::Page(violated) = &mut self.content {
-            *violated = Some(zone.into());
+        if let ReplyContent::Page(reason @ None) = &mut self.content {
+            *reason = Some(PageReason::Violated(zone.into()));
         }
         self
     }
 
-    /// Says that the request lacks the key that this zone counts by.
+    /// Reports that the request lacks the key that this zone counts by.
     #[must_use]
     pub fn lacking_key(mut self, zone: &str) -> Self {
-        self.content = ReplyContent::Keyless(zone.into());
+        self.content = ReplyContent::Page(Some(PageReason::LacksKey(zone.into())));
         self
     }
 
     /// Its status.
-    #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// Head and body, the page in the form the client's `Accept` likes best.
+    /// Headers and body, the page in the format that the client's `Accept` prefers.
     #[must_use]
     pub fn into_parts_for(self, accept: Option<&HeaderValue>) -> (response::Parts, Bytes) {
         let Self {
@@ -117,16 +118,10 @@ impl LocalReply {
             content,
         } = self;
         let (content_type, body) = match content {
-            ReplyContent::Page(violated) => {
-                let form = accept.map_or(PageFormat::Text, best_form);
+            ReplyContent::Page(reason) => {
+                let format = best_format(accept);
                 headers.insert(header::VARY, HeaderValue::from_static("Accept"));
-                (form.content_type(), body(status, form, violated.as_deref()))
-            }
-            ReplyContent::Keyless(zone) => {
-                let form = accept.map_or(PageFormat::Text, best_form);
-                headers.insert(header::VARY, HeaderValue::from_static("Accept"));
-                let page = keyless(status, form, &zone);
-                (form.content_type(), page.into())
+                (format.content_type(), page(status, format, reason.as_ref()))
             }
             ReplyContent::Text { body, content_type } => (content_type, body),
         };
@@ -148,8 +143,8 @@ impl LocalReply {
         (parts, body)
     }
 
-    /// What a HEAD is answered with: the head of the same answer, which tells the length of the body it leaves out.
-    // The server would tell it too, given the body, but then it drops one it never sends, and that looks like an abort.
+    /// The response to a HEAD: the headers of the same response, with the length of the body it leaves out.
+    /// hyper would add the length too, given the body, but then drops a body it never sends, and that looks like an abort.
     #[must_use]
     pub fn into_head_for(self, accept: Option<&HeaderValue>) -> response::Parts {
         let (mut parts, body) = self.into_parts_for(accept);
@@ -162,7 +157,6 @@ impl LocalReply {
 }
 
 /// The phrase for a status; nginx's for those that only nginx knows.
-#[must_use]
 pub fn reason(status: StatusCode) -> &'static str {
     status
         .canonical_reason()
@@ -200,59 +194,46 @@ pub(super) fn escape_location(url: &[u8]) -> Vec<u8> {
     text
 }
 
-/// How a page can be written.
+/// A format that pages are written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PageFormat {
+pub enum PageFormat {
     /// `text/html`
     Html,
     /// `application/problem+json`
-    Problem,
+    Json,
     /// `text/plain`
     Text,
 }
 
-/// A form in which somebody has a body ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OfferedFormat {
-    /// HTML.
-    Html,
-    /// JSON.
-    Json,
-    /// Plain text.
-    Text,
-}
-
-impl OfferedFormat {
-    fn form(self) -> PageFormat {
-        match self {
-            Self::Html => PageFormat::Html,
-            Self::Json => PageFormat::Problem,
-            Self::Text => PageFormat::Text,
-        }
-    }
-}
-
-/// The one of these that an `Accept` field likes best, chosen as a page of ours is; where it likes none, the first.
-#[must_use]
-pub fn best_offer(accept: Option<&HeaderValue>, offers: &[OfferedFormat]) -> Option<OfferedFormat> {
+/// The one of these that an `Accept` field prefers; where it accepts none, the first.
+pub fn best_offer(accept: Option<&HeaderValue>, offers: &[PageFormat]) -> Option<PageFormat> {
     let accept = accept.map_or(&b"*/*"[..], HeaderValue::as_bytes);
-    let wishes = offers
+    let offered = offers
         .iter()
-        .map(|offer| (wish(accept, offer.form()), *offer));
-    let liked = wishes.filter(|(wish, _)| wish.quality > 0);
-    let best = liked.max_by_key(|(wish, _)| *wish);
-    best.map(|(_, offer)| offer)
+        .map(|format| (preference(accept, *format), *format));
+    let accepted = offered.filter(|(preference, _)| preference.quality > 0);
+    let best = accepted.max_by_key(|(preference, _)| *preference);
+    best.map(|(_, format)| format)
         .or_else(|| offers.first().copied())
 }
 
-/// How much a client wants a form; the greatest wins, compared field by field.
+/// The format of a page for a client with this `Accept` field.
+fn best_format(accept: Option<&HeaderValue>) -> PageFormat {
+    let formats = [PageFormat::Text, PageFormat::Html, PageFormat::Json];
+    match accept {
+        Some(range) if range != "*/*" => best_offer(accept, &formats).unwrap_or(PageFormat::Text),
+        _ => PageFormat::Text,
+    }
+}
+
+/// How much a client prefers a format; the greatest wins, compared field by field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct AcceptPreference {
-    /// How well it likes it, in thousandths.
+    /// Its `q` parameter, in thousandths.
     quality: u16,
-    /// How clearly it said so.
+    /// How specific the media range is.
     clarity: u8,
-    /// What we do if it likes two the same.
+    /// Our own order, for formats that the client prefers alike.
     preference: u8,
 }
 
@@ -261,17 +242,17 @@ impl PageFormat {
     fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Html => "text/html; charset=utf-8",
-            Self::Problem => "application/problem+json",
+            Self::Json => "application/problem+json",
             Self::Text => "text/plain; charset=utf-8",
         })
     }
 
-    /// How clearly a media range asks for this form; `None` if it does not cover it.
+    /// How specifically a media range names this format; `None` if it does not cover it.
     fn clarity(self, range: &[u8]) -> Option<u8> {
         let is = |name: &str| range.eq_ignore_ascii_case(name.as_bytes());
         let (named, family) = match self {
             Self::Html => (is("text/html"), is("text/*")),
-            Self::Problem => (
+            Self::Json => (
                 is("application/problem+json") || is("application/json"),
                 is("application/*"),
             ),
@@ -285,34 +266,20 @@ impl PageFormat {
     }
 }
 
-/// The form an `Accept` field likes best.
-fn best_form(accept: &HeaderValue) -> PageFormat {
-    if accept == "*/*" {
-        return PageFormat::Text;
-    }
-    [PageFormat::Text, PageFormat::Html, PageFormat::Problem]
-        .into_iter()
-        .map(|form| (wish(accept.as_bytes(), form), form))
-        .filter(|(wish, _)| wish.quality > 0)
-        .max_by_key(|(wish, _)| *wish)
-        // Nothing we have is wanted, but a status without a word helps nobody.
-        .map_or(PageFormat::Text, |(_, form)| form)
-}
-
-fn wish(accept: &[u8], form: PageFormat) -> AcceptPreference {
+fn preference(accept: &[u8], format: PageFormat) -> AcceptPreference {
     let ranges = accept.split(|b| *b == b',').filter_map(|item| {
         let mut parts = item.split(|b| *b == b';').map(<[u8]>::trim_ascii);
-        let clarity = form.clarity(parts.next()?)?;
+        let clarity = format.clarity(parts.next()?)?;
         Some((clarity, parts.find_map(quality).unwrap_or(1000)))
     });
     // The clearest range decides, as RFC 9110 has it: `text/*;q=0.5, text/html;q=0` is a no to HTML. Of two equally
     // clear ones (application/json and its problem form) the friendlier counts.
     let (clarity, quality) = ranges.max().unwrap_or((0, 0));
-    let preference = match form {
-        PageFormat::Problem if clarity == 2 => 3,
+    let preference = match format {
+        PageFormat::Json if clarity == 2 => 3,
         PageFormat::Html if clarity == 2 => 2,
         PageFormat::Text => 1,
-        PageFormat::Html | PageFormat::Problem => 0,
+        PageFormat::Html | PageFormat::Json => 0,
     };
     AcceptPreference {
         quality,
@@ -346,60 +313,56 @@ const STATUSES: usize = 500;
 static PAGES: [[OnceLock<&'static str>; 3]; STATUSES] =
     [const { [const { OnceLock::new() }; 3] }; STATUSES];
 
-/// The body of a page; `violated` is the zone that refused.
-fn body(status: StatusCode, form: PageFormat, violated: Option<&str>) -> Bytes {
-    if let (PageFormat::Problem, Some(zone)) = (form, violated) {
-        return problem(status, Some(zone)).into();
+/// The page for a status; without a reason it is written once.
+fn page(status: StatusCode, format: PageFormat, reason: Option<&PageReason>) -> Bytes {
+    match (format, reason) {
+        (_, Some(PageReason::LacksKey(zone))) => {
+            let detail = format!("The request lacks the key that the limit \"{zone}\" counts by.");
+            let detail_json = Value::from(&*detail);
+            return match format {
+                PageFormat::Html => html(status, &detail),
+                PageFormat::Json => json(
+                    status,
+                    "about:blank",
+                    &format!(r#","detail":{detail_json}"#),
+                ),
+                PageFormat::Text => text(status) + &detail + "\n",
+            }
+            .into();
+        }
+        (PageFormat::Json, Some(PageReason::Violated(zone))) => {
+            let kind = match status {
+                StatusCode::SERVICE_UNAVAILABLE => "temporary-reduced-capacity",
+                _ => "quota-exceeded",
+            };
+            let kind = format!("https://iana.org/assignments/http-problem-types#{kind}");
+            let zone = Value::from(&**zone);
+            return json(status, &kind, &format!(r#","violated-policies":[{zone}]"#)).into();
+        }
+        _ => {}
     }
-    let kept = PAGES.get(usize::from(status.as_u16()).wrapping_sub(100));
-    match kept {
-        Some(forms) => {
-            let page = forms[form as usize].get_or_init(|| Box::leak(write(status, form).into()));
+    let write = || match format {
+        PageFormat::Html => html(status, advice(status)),
+        PageFormat::Json => json(status, "about:blank", ""),
+        PageFormat::Text => text(status),
+    };
+    match PAGES.get(usize::from(status.as_u16()).wrapping_sub(100)) {
+        Some(formats) => {
+            let page = formats[format as usize].get_or_init(|| Box::leak(write().into()));
             Bytes::from_static(page.as_bytes())
         }
-        None => write(status, form).into(),
+        None => write().into(),
     }
 }
 
-/// The page for a request without the key that a zone counts by, which no waiting helps.
-fn keyless(status: StatusCode, form: PageFormat, zone: &str) -> String {
-    let why = format!("The request lacks the key that the limit \"{zone}\" counts by.");
-    match form {
-        PageFormat::Html => html(status, &why),
-        PageFormat::Problem => {
-            let (title, detail) = (Value::from(reason(status)), Value::from(why));
-            let status = status.as_u16();
-            format!(
-                r#"{{"type":"about:blank","title":{title},"status":{status},"detail":{detail}}}"#
-            )
-        }
-        PageFormat::Text => format!("{} {}\n{why}\n", status.as_u16(), reason(status)),
-    }
+fn text(status: StatusCode) -> String {
+    format!("{} {}\n", status.as_u16(), reason(status))
 }
 
-fn write(status: StatusCode, form: PageFormat) -> String {
-    match form {
-        PageFormat::Html => html(status, advice(status)),
-        PageFormat::Problem => problem(status, None),
-        PageFormat::Text => format!("{} {}\n", status.as_u16(), reason(status)),
-    }
-}
-
-fn problem(status: StatusCode, violated: Option<&str>) -> String {
-    let title = Value::from(reason(status));
-    let status_code = status.as_u16();
-    let Some(zone) = violated else {
-        return format!(r#"{{"type":"about:blank","title":{title},"status":{status_code}}}"#);
-    };
-    let kind = if status == StatusCode::SERVICE_UNAVAILABLE {
-        "temporary-reduced-capacity"
-    } else {
-        "quota-exceeded"
-    };
-    let zone = Value::from(zone);
-    format!(
-        r#"{{"type":"https://iana.org/assignments/http-problem-types#{kind}","title":{title},"status":{status_code},"violated-policies":[{zone}]}}"#
-    )
+/// A problem (RFC 9457) of this type; `members` are appended to the usual ones.
+fn json(status: StatusCode, kind: &str, members: &str) -> String {
+    let (title, code) = (Value::from(reason(status)), status.as_u16());
+    format!(r#"{{"type":"{kind}","title":{title},"status":{code}{members}}}"#)
 }
 
 fn html(status: StatusCode, advice: &str) -> String {
@@ -445,24 +408,20 @@ mod accept_tests {
 
     #[test]
     fn what_is_offered_is_chosen_from() {
-        let best = |accept: &'static str, offers: &[OfferedFormat]| {
+        let best = |accept: &'static str, offers: &[PageFormat]| {
             best_offer(Some(&HeaderValue::from_static(accept)), offers)
         };
-        let all = [
-            OfferedFormat::Text,
-            OfferedFormat::Html,
-            OfferedFormat::Json,
-        ];
-        assert_eq!(best("*/*", &all), Some(OfferedFormat::Text));
-        assert_eq!(best("text/html,*/*;q=0.8", &all), Some(OfferedFormat::Html));
-        assert_eq!(best("application/json", &all), Some(OfferedFormat::Json));
-        let two = [OfferedFormat::Html, OfferedFormat::Json];
-        assert_eq!(best("*/*", &two), Some(OfferedFormat::Json));
-        assert_eq!(best_offer(None, &two), Some(OfferedFormat::Json));
-        assert_eq!(best("image/png", &two), Some(OfferedFormat::Html));
+        let all = [PageFormat::Text, PageFormat::Html, PageFormat::Json];
+        assert_eq!(best("*/*", &all), Some(PageFormat::Text));
+        assert_eq!(best("text/html,*/*;q=0.8", &all), Some(PageFormat::Html));
+        assert_eq!(best("application/json", &all), Some(PageFormat::Json));
+        let two = [PageFormat::Html, PageFormat::Json];
+        assert_eq!(best("*/*", &two), Some(PageFormat::Json));
+        assert_eq!(best_offer(None, &two), Some(PageFormat::Json));
+        assert_eq!(best("image/png", &two), Some(PageFormat::Html));
         assert_eq!(
-            best("text/html", &[OfferedFormat::Json]),
-            Some(OfferedFormat::Json)
+            best("text/html", &[PageFormat::Json]),
+            Some(PageFormat::Json)
         );
         assert_eq!(best_offer(None, &[]), None);
     }
@@ -477,19 +436,16 @@ mod accept_tests {
             ("text/*", PageFormat::Text),
             ("text/html", PageFormat::Html),
             ("TEXT/HTML;level=1", PageFormat::Html),
-            ("application/json", PageFormat::Problem),
-            ("application/problem+json", PageFormat::Problem),
-            ("application/*", PageFormat::Problem),
+            ("application/json", PageFormat::Json),
+            ("application/problem+json", PageFormat::Json),
+            ("application/*", PageFormat::Json),
             // A browser, axios, curl with a preference.
             (
                 "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
                 PageFormat::Html,
             ),
-            ("application/json, text/plain, */*", PageFormat::Problem),
-            (
-                "text/html;q=0.5, application/json;q=0.6",
-                PageFormat::Problem,
-            ),
+            ("application/json, text/plain, */*", PageFormat::Json),
+            ("text/html;q=0.5, application/json;q=0.6", PageFormat::Json),
             ("text/html;q=0.7, application/json;q=0.6", PageFormat::Html),
             ("text/html; q=0.123, text/plain; Q=0.124", PageFormat::Text),
             ("text/*;q=0.9, text/html;q=0", PageFormat::Text),
@@ -502,7 +458,7 @@ mod accept_tests {
             (",;,=;q", PageFormat::Text),
         ] {
             let value = HeaderValue::from_str(accept).unwrap();
-            assert_eq!(best_form(&value), form, "{accept}");
+            assert_eq!(best_format(Some(&value)), form, "{accept}");
         }
     }
 }
@@ -514,39 +470,39 @@ mod page_tests {
 
     #[test]
     fn a_page_is_written_once() {
-        let page = |form| body(StatusCode::NOT_FOUND, form, None);
-        for form in [PageFormat::Html, PageFormat::Problem, PageFormat::Text] {
-            assert_eq!(page(form).as_ptr(), page(form).as_ptr());
+        let page_in = |form| page(StatusCode::NOT_FOUND, form, None);
+        for form in [PageFormat::Html, PageFormat::Json, PageFormat::Text] {
+            assert_eq!(page_in(form).as_ptr(), page_in(form).as_ptr());
         }
-        assert_eq!(page(PageFormat::Text), "404 Not Found\n");
+        assert_eq!(page_in(PageFormat::Text), "404 Not Found\n");
         assert_eq!(
-            page(PageFormat::Problem),
+            page_in(PageFormat::Json),
             r#"{"type":"about:blank","title":"Not Found","status":404}"#
         );
-        assert!(page(PageFormat::Html).starts_with(b"<!doctype html>"));
+        assert!(page_in(PageFormat::Html).starts_with(b"<!doctype html>"));
     }
 
     #[test]
     fn a_status_without_a_place_in_the_cache_has_a_page_too() {
         let status = StatusCode::from_u16(999).unwrap();
-        assert_eq!(body(status, PageFormat::Text, None), "999 Unknown\n");
+        assert_eq!(page(status, PageFormat::Text, None), "999 Unknown\n");
     }
 
     #[test]
     fn a_refusal_names_the_policy_in_its_problem() {
-        let too_many = body(
+        let too_many = page(
             StatusCode::TOO_MANY_REQUESTS,
-            PageFormat::Problem,
-            Some("perip"),
+            PageFormat::Json,
+            Some(&PageReason::Violated("perip".into())),
         );
         assert_eq!(
             too_many,
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"violated-policies":["perip"]}"#
         );
-        let busy = body(
+        let busy = page(
             StatusCode::SERVICE_UNAVAILABLE,
-            PageFormat::Problem,
-            Some("a\"b"),
+            PageFormat::Json,
+            Some(&PageReason::Violated("a\"b".into())),
         );
         let busy: Value = serde_json::from_slice(&busy).unwrap();
         assert_eq!(busy["violated-policies"][0], "a\"b");

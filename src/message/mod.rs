@@ -1,4 +1,4 @@
-//! What can be said about one HTTP message: the common vocabulary of the rooms above.
+//! The types of one HTTP message, shared by the folders that handle it.
 
 mod chunked;
 mod client_addr;
@@ -30,7 +30,7 @@ pub use self::connection_state::{
     Tunnel,
 };
 pub use self::http2::{FrameHeader, FrameScanner, FrameType};
-pub use self::local_reply::{LocalReply, OfferedFormat, best_offer, reason};
+pub use self::local_reply::{LocalReply, PageFormat, best_offer, reason};
 pub use self::prebuilt::{Prebuilt, PrebuiltResponse, RawHeaders};
 pub use self::record::{Attempt, CloseConnection, LimitStatus, RequestRecord};
 pub use self::request_body::{

@@ -42,7 +42,7 @@ pub enum Prebuilt {
 
 /// Whether hyper writes empty responses as expected.
 // Until that is checked, too: tests serve connections without a start.
-static ENABLED: AtomicBool = AtomicBool::new(true);
+pub(super) static ENABLED: AtomicBool = AtomicBool::new(true);
 
 /// Checks the empty response that hyper has written; if it is not as expected, prebuilt responses are off from now on.
 pub fn check(empty: &[u8]) -> bool {
@@ -51,10 +51,6 @@ pub fn check(empty: &[u8]) -> bool {
         ENABLED.store(false, Ordering::Relaxed);
     }
     is_expected
-}
-
-pub(super) fn is_enabled() -> bool {
-    ENABLED.load(Ordering::Relaxed)
 }
 
 /// The bytes of an empty response before its `content-length`, and those after it.

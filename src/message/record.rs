@@ -1,4 +1,4 @@
-//! What we learn about one request while it passes; written by all rooms, read by the log.
+//! The record of one request: written by all folders that handle it, read by the log.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,52 +21,53 @@ pub struct RequestRecord {
     pub plan: Arc<Plan>,
     /// Index of its virtual server.
     pub server: usize,
-    /// Who asked.
+    /// The client's connection.
     pub connection: Arc<ClientConnection>,
-    /// What was asked, as it came. Never changed: what goes upstream is made from it.
+    /// The request's headers as they came. Never changed: what goes upstream is made from them.
     pub head: Parts,
     /// Host and path in the form that routing and keys use.
     pub target: Target,
-    /// When its head had been read.
+    /// When its headers had been read.
     pub started: Millis,
     /// `$connection_requests`
     pub number: u64,
     /// Bytes of the request's body read so far, framing not counted.
     pub body_received: u64,
-    /// What the connection had sent before this answer: for `$bytes_sent`.
+    /// What the connection had sent before this response: for `$bytes_sent`.
     pub sent_before: u64,
-    /// What `limit_req` said.
+    /// The result of `limit_req`.
     pub limit_req: Option<LimitStatus>,
-    /// What `limit_conn` said.
+    /// The result of `limit_conn`.
     pub limit_conn: Option<LimitStatus>,
     /// The zone that delayed or refused it; of several, the last to do so.
     pub limit_zone: Option<Arc<str>>,
-    /// Its place in a trace, where traces are told.
+    /// Its place in a trace, where traces are exported.
     pub trace: Option<Box<Trace>>,
     /// How it is sent on, where it is.
     pub proxy_pass: Option<Arc<ProxyPass>>,
-    /// What came was no request: nothing of the head is known.
+    /// What came was not a request: nothing of the headers is known.
     pub unparsed: bool,
     /// Every upstream server tried; mostly one.
     pub attempts: SmallVec<[Attempt; 1]>,
-    /// The answer's status; `None` until there is one.
+    /// The response's status; `None` until there is one.
     pub status: Option<StatusCode>,
-    /// The answer's header fields, where the log needs them.
+    /// The response's headers, where the log needs them.
     // Boxed, like all that few requests need: every one of them carries the room for it.
     pub sent_headers: Option<Box<HeaderMap>>,
-    /// The header fields of the upstream's answer: there, if empty, where somebody will ask for them.
+    /// The headers of the upstream's response: there, if empty, where they are needed.
     pub upstream_headers: Option<Box<HeaderMap>>,
-    /// Bytes of the answer's body handed to the connection.
+    /// Bytes of the response's body handed to the connection.
     pub body_sent: u64,
     /// When it was over.
     pub ended: Option<Millis>,
-    request_id: OnceLock<Box<[u8; 32]>>,
-    // Who asked, where a trusted proxy says so; else it is who holds the connection.
+    request_id: OnceLock<Box<str>>,
+    // The client that a trusted proxy named; else the client is the connection's.
     named: Option<Arc<ClientAddr>>,
-    trusted: bool,
+    /// Whether the connection's other end is trusted to describe the client.
+    pub trusted: bool,
 }
 
-/// What a limit said of a request, in nginx's words.
+/// The result of a limit, in nginx's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitStatus {
     /// `DELAYED`
@@ -87,7 +88,6 @@ pub enum LimitStatus {
 
 impl LimitStatus {
     /// nginx's word for it.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Delay => "DELAYED",
@@ -106,27 +106,26 @@ impl LimitStatus {
 pub struct Attempt {
     /// Its address as `$upstream_addr` shows it. Shared with the backend: no text is made per request.
     pub address: Arc<str>,
-    /// When it was begun; `None` where nobody could be asked.
+    /// When it was begun; `None` where no server was available.
     pub started: Option<Millis>,
-    /// The status it answered with, or the one its failure stands for.
+    /// The response's status, or the one its error stands for.
     pub status: Option<StatusCode>,
     /// Until connected; zero for a kept connection.
     pub connect: Option<Duration>,
-    /// Until the answer's head.
+    /// Until the response's headers.
     pub header: Option<Duration>,
-    /// Until the answer's last byte.
+    /// Until the response's last byte.
     pub response: Option<Duration>,
 }
 
-/// The connection is to be closed without an answer: nginx's 444.
+/// The connection is to be closed without a response: nginx's 444.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("closed without an answer")]
 pub struct CloseConnection;
 
 impl RequestRecord {
-    /// A request whose head has just been read.
+    /// A request whose headers have just been read.
     #[inline]
-    #[must_use]
     pub fn begin(
         plan: Arc<Plan>,
         server: usize,
@@ -164,10 +163,10 @@ impl RequestRecord {
         }
     }
 
-    /// Takes the word of a proxy for who asks, if `rule` trusts it and nobody was named before.
+    /// Takes the client's address from a proxy, if `rule` trusts it and no client was named before.
     pub fn identify(&mut self, rule: &RealIp) {
         let found = self.connection.find_client(rule, &self.head.headers);
-        // Of two rules the location's decides what else is believed.
+        // Of two rules the location's decides what else is trusted.
         self.trusted = found.is_some();
         if self.named.is_none() {
             let address = found.flatten();
@@ -175,7 +174,7 @@ impl RequestRecord {
         }
     }
 
-    /// Says who asks, for those who read of requests instead of receiving them.
+    /// Sets the client, where requests are read from a log instead of received.
     pub fn set_client(&mut self, client: ClientAddr) {
         match self.named.as_mut().and_then(Arc::get_mut) {
             Some(named) => *named = client,
@@ -183,8 +182,7 @@ impl RequestRecord {
         }
     }
 
-    /// Who asks: for keys, rules and logs.
-    #[must_use]
+    /// The client, for keys, rules and logs.
     pub fn client(&self) -> &ClientAddr {
         self.named.as_deref().unwrap_or(&self.connection.addr)
     }
@@ -201,7 +199,6 @@ impl RequestRecord {
     }
 
     /// `$limit_verdict`: what limits did to it in the end, in the words of the metrics; `None` where none applied.
-    #[must_use]
     pub fn limit_verdict(&self) -> Option<&'static str> {
         let said = [self.limit_req, self.limit_conn];
         let refused =
@@ -216,21 +213,13 @@ impl RequestRecord {
         }
     }
 
-    /// Whether what the connection's other end says of the client is believed.
-    #[must_use]
-    pub fn is_trusted(&self) -> bool {
-        self.trusted
-    }
-
     /// Its virtual server.
-    #[must_use]
     pub fn server(&self) -> &Server {
         &self.plan.servers[self.server]
     }
 
     /// `$request_length`: the request line and the fields as a plain spelling of them would be long, and
     /// the body received so far.
-    #[must_use]
     pub fn request_length(&self) -> u64 {
         let target = match self.head.uri.path_and_query() {
             Some(target) if self.head.uri.authority().is_none() => target.as_str().len(),
@@ -247,15 +236,8 @@ impl RequestRecord {
     }
 
     /// `$request_id`, made when it is first asked for.
-    #[must_use]
     pub fn request_id(&self) -> &str {
-        let digits = self.request_id.get_or_init(|| {
-            let mut digits = Box::new([0; 32]);
-            for digit in digits.iter_mut() {
-                *digit = b"0123456789abcdef"[fastrand::usize(..16)];
-            }
-            digits
-        });
-        std::str::from_utf8(&**digits).unwrap_or_default()
+        self.request_id
+            .get_or_init(|| format!("{:032x}", fastrand::u128(..)).into())
     }
 }

@@ -1,13 +1,10 @@
-//! A request's body as the client sends it, over either version of HTTP.
+//! A request's body: as the client sends it over either version of HTTP, and on its way upstream, bounded in size and in how
+//! long the client may take.
 //!
-//! The body of a request on its way upstream: bounded in size, and in how long the client may take.
-//!
-//! What becomes of a request's body that nobody wants.
-//!
-//! An answer given before the body was read (429, 413) leaves the rest of it on the connection, where it
-//! must never be taken for the next request. A little is read and thrown away so that the connection
-//! stays usable, as nginx does; with more, the connection is closed after the answer, and slowly, so
-//! that the answer is not lost. hyper alone would try a single read and then close.
+//! A response sent before the body was read (429, 413) leaves the rest of the body on the connection, where it must never be
+//! taken for the next request. [`drain`] discards a little of it, so that the connection stays usable, as nginx does; with
+//! more, the connection is closed after the response, and slowly, so that the response is not lost. hyper alone would try a
+//! single read and then close.
 
 #[cfg(test)]
 #[path = "tests/request_body.rs"]
@@ -16,7 +13,6 @@ mod tests;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -27,10 +23,11 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
 use super::connection::ClientConnection;
-use super::connection_state::InterimResponse;
+use super::connection_state::{InterimResponse, LoopCounter, LoopFlag};
+use super::response_body::extended;
 use crate::clock::{Clock, Millis, MinRate, MinRateTimer, TooSlow};
 
-/// What comes from the client after the head of its request.
+/// What a client sends after the headers of its request.
 #[derive(Debug)]
 pub enum IncomingBody {
     /// Over HTTP/1; hyper reads it.
@@ -46,7 +43,7 @@ pub struct Http2Body {
     // What is left of the length it announced; h2 holds it to that.
     left: Option<u64>,
     over: bool,
-    // Whom to tell that its body is wanted.
+    // The client that is sent a 100 at the first read.
     waits: Option<Arc<ClientConnection>>,
 }
 
@@ -63,8 +60,7 @@ pub enum IncomingError {
 
 impl IncomingBody {
     /// The body that follows on a stream, `length` bytes long if that was announced. `waits` is a client that holds
-    /// it back until it is told to go on.
-    #[must_use]
+    /// it back until it is sent a 100.
     pub fn stream(
         receiving: RecvStream,
         length: Option<u64>,
@@ -79,12 +75,6 @@ impl IncomingBody {
     }
 }
 
-impl From<hyper::body::Incoming> for IncomingBody {
-    fn from(incoming: hyper::body::Incoming) -> Self {
-        Self::Http1(incoming)
-    }
-}
-
 impl Http2Body {
     fn poll_frame(
         &mut self,
@@ -96,7 +86,7 @@ impl Http2Body {
         if !self.over {
             match ready!(self.receiving.poll_data(context)).transpose()? {
                 Some(data) => {
-                    // Nobody asks for more than can be sent on, so the client may send as much again.
+                    // Only what can be sent on is read, so the client may send as much again.
                     self.receiving.flow_control().release_capacity(data.len())?;
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(data))));
@@ -143,7 +133,7 @@ impl Body for IncomingBody {
     }
 }
 
-/// A request's body: what was taken in before anybody was asked, then what the client still sends.
+/// A request's body: what was buffered before it was sent upstream, then what the client still sends.
 #[derive(Debug)]
 pub struct RequestBody(Option<Box<BodyReader>>);
 
@@ -152,11 +142,11 @@ struct BodyReader {
     kept: Option<BufferedPart>,
     client: Option<UnreadBody>,
     progress: Arc<UploadProgress>,
-    /// What tells when it ends, where somebody wants to know.
+    /// Measures when the body ends, where that is needed.
     clock: Option<Clock>,
 }
 
-/// The part of a body that was taken in before.
+/// The part of a body that was buffered.
 #[derive(Debug)]
 enum BufferedPart {
     /// As it came from the client, in one piece.
@@ -174,7 +164,7 @@ struct UnreadBody {
     pace: MinRateTimer,
 }
 
-/// A body that lies ready, to be sent more than once.
+/// A buffered body, which can be sent more than once.
 pub trait ReplayableBody: std::fmt::Debug + Send + Sync {
     /// The next piece; `None` at its end.
     ///
@@ -188,14 +178,17 @@ pub trait ReplayableBody: std::fmt::Debug + Send + Sync {
     fn again(&self) -> Box<dyn ReplayableBody>;
 }
 
-/// How far an [`RequestBody`] has come; outlives it, so that a failed attempt can be judged.
+/// How far a [`RequestBody`] has been read; outlives it, so that a failed attempt can be judged.
 #[derive(Debug, Default)]
 pub struct UploadProgress {
-    received: AtomicU64,
-    touched: AtomicBool,
-    ended: AtomicBool,
-    /// In milliseconds, once it has.
-    ended_at: AtomicU64,
+    /// Bytes of the body read from the client.
+    pub received: LoopCounter,
+    /// Reading has begun. Until then the body can still be sent to another server.
+    pub touched: LoopFlag,
+    /// The body was read to its end.
+    pub ended: LoopFlag,
+    // In milliseconds, where a clock was set before the body ended.
+    ended_at: LoopCounter,
 }
 
 /// Why a request's body could not be read to its end. Each but the last is the client's doing.
@@ -213,14 +206,13 @@ pub enum RequestBodyError {
     /// More came than `client_max_body_size` allows.
     #[error("the client's request body is larger than allowed")]
     TooLarge,
-    /// What was taken in of it lies on a disk that cannot be read. This one is ours.
+    /// What was buffered of it is on a disk that cannot be read. This error is ours.
     #[error("the request body that was taken in cannot be read")]
     Unreadable(#[source] io::Error),
 }
 
 impl RequestBodyError {
     /// The status of the response to a client whose body it is.
-    #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Broken(_) => StatusCode::BAD_REQUEST,
@@ -233,14 +225,12 @@ impl RequestBodyError {
 
 impl RequestBody {
     /// No body.
-    #[must_use]
     pub fn none() -> Self {
         Self(None)
     }
 
     /// What the client sends, at most `limit` bytes of it, with no pause longer than `pause` and, measured over that
     /// time, not slower than `least`.
-    #[must_use]
     pub fn new(
         incoming: IncomingBody,
         limit: Option<u64>,
@@ -279,7 +269,7 @@ impl RequestBody {
     fn into_kept(mut self, kept: Option<BufferedPart>) -> Self {
         if let Some(inner) = &mut self.0 {
             inner.kept = kept;
-            if inner.progress.ended() {
+            if inner.progress.ended.get() {
                 inner.client = None;
             }
         }
@@ -287,7 +277,6 @@ impl RequestBody {
     }
 
     /// The same once more, if all that is left of it lies ready.
-    #[must_use]
     pub fn again(&self) -> Option<Self> {
         let Some(inner) = &self.0 else {
             return Some(Self::none());
@@ -307,24 +296,21 @@ impl RequestBody {
     }
 
     /// Whether there is a second time to what is left of it.
-    #[must_use]
     pub fn is_repeatable(&self) -> bool {
         self.0.as_ref().is_none_or(|inner| inner.client.is_none())
     }
 
     /// Whether there is no body at all.
-    #[must_use]
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }
 
     /// How far it has come; `None` without a body.
-    #[must_use]
     pub fn progress(&self) -> Option<Arc<UploadProgress>> {
         self.0.as_ref().map(|inner| Arc::clone(&inner.progress))
     }
 
-    /// The same, and from now on it knows when it ends.
+    /// The same, and from now on it records when the body ends.
     pub fn timed(&mut self, clock: &Clock) -> Option<Arc<UploadProgress>> {
         let inner = self.0.as_mut()?;
         inner.clock = Some(clock.clone());
@@ -333,29 +319,9 @@ impl RequestBody {
 }
 
 impl UploadProgress {
-    /// Bytes of the body read from the client.
-    #[must_use]
-    pub fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
-    }
-
-    /// Whether anybody has begun to read it. Until then it can still be sent to another server.
-    #[must_use]
-    pub fn touched(&self) -> bool {
-        self.touched.load(Ordering::Relaxed)
-    }
-
-    /// Whether it was read to its end.
-    #[must_use]
-    pub fn ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
-    }
-
-    /// When it was read to its end: the beginning of time, if nobody wanted to know.
-    #[must_use]
+    /// When it was read to its end: 0 where no clock was set.
     pub fn ended_at(&self) -> Option<Millis> {
-        let ended_at = Millis(self.ended_at.load(Ordering::Relaxed));
-        self.ended().then_some(ended_at)
+        self.ended.get().then_some(Millis(self.ended_at.get()))
     }
 }
 
@@ -370,7 +336,7 @@ impl Body for RequestBody {
         let Some(inner) = &mut self.0 else {
             return Poll::Ready(None);
         };
-        inner.progress.touched.store(true, Ordering::Relaxed);
+        inner.progress.touched.set(true);
         if inner.kept.is_some()
             && let Some(piece) = ready!(inner.poll_kept(context))
         {
@@ -388,31 +354,23 @@ impl Body for RequestBody {
                 TooSlow::Slow => RequestBodyError::Slow,
             })));
         };
-        let come = frame
+        let data = frame
             .as_ref()
             .and_then(|frame| frame.as_ref().ok()?.data_ref());
-        client.pace.moved(come.map_or(0, Bytes::len), client.least);
-        let frame = match frame {
-            None => None,
-            Some(Err(error)) => Some(Err(RequestBodyError::Broken(error))),
-            Some(Ok(frame)) => {
-                let length = frame.data_ref().map_or(0, |data| data.remaining() as u64);
-                inner.progress.received.fetch_add(length, Ordering::Relaxed);
-                match client.left.checked_sub(length) {
-                    Some(left) => client.left = left,
-                    None => return Poll::Ready(Some(Err(RequestBodyError::TooLarge))),
-                }
-                Some(Ok(frame))
-            }
-        };
-        if frame.is_none() || client.incoming.is_end_stream() {
-            if let Some(clock) = &inner.clock {
-                let ended_at = &inner.progress.ended_at;
-                ended_at.store(clock.now().0, Ordering::Relaxed);
-            }
-            inner.progress.ended.store(true, Ordering::Relaxed);
+        let length = data.map_or(0, Bytes::len);
+        client.pace.moved(length, client.least);
+        inner.progress.received.add(length);
+        match client.left.checked_sub(length as u64) {
+            Some(left) => client.left = left,
+            None => return Poll::Ready(Some(Err(RequestBodyError::TooLarge))),
         }
-        Poll::Ready(frame)
+        if !matches!(frame, Some(Err(_))) && (frame.is_none() || client.incoming.is_end_stream()) {
+            if let Some(clock) = &inner.clock {
+                inner.progress.ended_at.set(clock.now().0);
+            }
+            inner.progress.ended.set(true);
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(RequestBodyError::Broken)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -427,20 +385,16 @@ impl Body for RequestBody {
             return SizeHint::with_exact(0);
         };
         let (kept, client) = (inner.kept_left(), inner.client.as_ref());
-        let mut hint = client.map_or_else(
+        let hint = client.map_or_else(
             || SizeHint::with_exact(0),
             |client| client.incoming.size_hint(),
         );
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper.saturating_add(kept));
-        }
-        hint.set_lower(hint.lower().saturating_add(kept));
-        hint
+        extended(hint, kept)
     }
 }
 
 impl BodyReader {
-    /// How many bytes are left of what was taken in.
+    /// How many bytes are left of what was buffered.
     fn kept_left(&self) -> u64 {
         match &self.kept {
             None => 0,
@@ -449,7 +403,7 @@ impl BodyReader {
         }
     }
 
-    /// The next piece of what was taken in; `None` when all of it was read.
+    /// The next piece of what was buffered; `None` when all of it was read.
     fn poll_kept(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         let piece = match &mut self.kept {
             None => None,
@@ -464,9 +418,9 @@ impl BodyReader {
 }
 
 /// Discards the rest of a request's body, in a task of its own. False when the connection will not carry
-/// another request, and the answer should say `Connection: close`.
+/// another request, and the response should have `Connection: close`.
 ///
-/// `expects_continue`: the client waits to be told before it sends the body.
+/// `expects_continue`: the client waits for a 100 before it sends the body.
 pub fn drain(
     connection: &Arc<ClientConnection>,
     incoming: IncomingBody,
@@ -476,26 +430,27 @@ pub fn drain(
     if incoming.is_end_stream() || matches!(incoming, IncomingBody::Http2(_)) {
         return true;
     }
-    // Reading a body that is waited to be asked for would ask for it, after the answer was decided.
+    // Reading the body would send the 100, after the response was decided.
     if expects_continue || incoming.size_hint().lower() > MOST {
         connection.state.lingers.set(true);
         return false;
     }
-    let draining = DrainGuard::begin(Arc::clone(connection));
-    tokio::spawn(discard(draining, incoming));
+    connection.state.begin_drain();
+    let drain = DrainGuard(Arc::clone(connection));
+    tokio::spawn(discard(drain, incoming));
     true
 }
 
-async fn discard(draining: DrainGuard, mut incoming: IncomingBody) {
-    let state = &draining.0.state;
+async fn discard(drain: DrainGuard, mut incoming: IncomingBody) {
+    let state = &drain.0.state;
     let mut taken = 0;
     let most = match incoming.size_hint().exact() {
         Some(_) => MOST,
         None => MOST_UNTOLD,
     };
-    let ended = tokio::time::timeout(state.lingering_timeout(), async {
-        // hyper does not tell the end of a body with a length until the next head has come, once the
-        // answer is out; the body itself knows.
+    let ended = tokio::time::timeout(state.lingering_timeout.get(), async {
+        // Once the response is out, hyper does not report the end of a body with a length until the next
+        // request's headers have come; the body itself knows.
         while taken <= most {
             if incoming.is_end_stream() {
                 return true;
@@ -516,13 +471,6 @@ async fn discard(draining: DrainGuard, mut incoming: IncomingBody) {
 
 struct DrainGuard(Arc<ClientConnection>);
 
-impl DrainGuard {
-    fn begin(connection: Arc<ClientConnection>) -> Self {
-        connection.state.begin_drain();
-        Self(connection)
-    }
-}
-
 impl Drop for DrainGuard {
     fn drop(&mut self) {
         self.0.state.end_drain();
@@ -532,6 +480,6 @@ impl Drop for DrainGuard {
 /// How much is worth reading to keep a connection, in bytes: about what is on its way anyhow.
 const MOST: u64 = 64 * 1024;
 
-/// The same where nobody could know how long the body would be when the answer did not say `close`: whoever sends it
-/// counts on the connection. It costs no memory, and no more time than the lingering does.
+/// The same where the length was not known when the response was sent without `close`: the client counts on the connection.
+/// It costs no memory, and no more time than the lingering close does.
 const MOST_UNTOLD: u64 = 16 * 1024 * 1024;

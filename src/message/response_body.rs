@@ -1,14 +1,12 @@
-//! The body of an answer, and what waits for its end.
+//! The body of a response, and what waits for its end.
 //!
-//! An enum, never boxed: every answer passes through here. Whatever must last as long as the answer —
-//! the place in a `limit_conn`, the access-log line — travels with it as its [`ResponseGuard`], and is let go when
-//! the last byte has left the socket or the client is gone, in every way an answer can end.
+//! The body is an enum, never boxed: every response passes through here. What has to last as long as the response (the slot in
+//! a `limit_conn`, the access-log line) travels with it as its [`ResponseGuard`], and is released when the last byte has left
+//! the socket or the client is gone, in every way a response can end.
 //!
-//! An answer that may not leave faster than so many bytes a second: nginx's `limit_rate`.
-//!
-//! nginx lets a second's worth go and then waits out that second. Here the pieces are a tenth of it, so that whoever
-//! watches a film or a progress bar sees a steady flow; over a few seconds the bytes are the same. What may not leave yet
-//! is not asked for either: unless the answer is buffered, a backend is read no faster than its client is written to.
+//! [`Throttle`] is nginx's `limit_rate`. nginx sends a second's worth and then waits out that second. Here the pieces are a
+//! tenth of it, so that a film or a progress bar flows steadily; over a few seconds the bytes are the same. What may not leave
+//! yet is not read either: unless the response is buffered, a backend is read no faster than its client is written to.
 
 #[cfg(test)]
 #[path = "tests/response_body.rs"]
@@ -28,11 +26,11 @@ use super::connection::ClientConnection;
 use super::connection_state::{ResponseEnd, ResponseGuard};
 use crate::clock::Deadline;
 
-/// The body of an answer; `D` is how one from upstream is read.
+/// The body of a response; `D` is the type of one from upstream.
 #[derive(Debug)]
 pub struct ResponseBody<D: http_body::Body<Error: std::fmt::Debug>> {
     source: BodySource<D>,
-    // Boxed: hardly any answer has one, and all are moved about.
+    // Boxed: hardly any response has one, and all are moved about.
     failure: Option<Box<D::Error>>,
     // Boxed for the same reason.
     throttle: Option<Box<Throttle>>,
@@ -50,19 +48,16 @@ enum BodySource<D> {
 
 impl<D: http_body::Body<Error: std::fmt::Debug>> ResponseBody<D> {
     /// A body that is complete.
-    #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
         Self::new(BodySource::Whole(bytes))
     }
 
     /// A body of this length, with which the connection completes a prebuilt response.
-    #[must_use]
     pub fn prebuilt(length: usize) -> Self {
         Self::new(BodySource::Prebuilt(length))
     }
 
     /// A body that comes from upstream.
-    #[must_use]
     pub fn upstream(body: D) -> Self {
         Self::new(BodySource::Upstream(body))
     }
@@ -157,8 +152,8 @@ where
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            // hyper would let go of the connection with all it has not written yet, perhaps the head. It
-            // writes when there is nothing more for now: then the client sees how far the answer came.
+            // hyper would drop the connection with all it has not written yet, perhaps the headers. It
+            // writes when there is nothing more for now: then the client sees how far the response came.
             Some(Err(failure)) => {
                 this.failure = Some(Box::new(failure));
                 context.waker().wake_by_ref();
@@ -176,20 +171,25 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        let mut hint = match &self.source {
+        let hint = match &self.source {
             BodySource::Upstream(body) => body.size_hint(),
             BodySource::Prebuilt(_) => SizeHint::with_exact(0),
             BodySource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
         };
-        let held_back = self.held_back();
-        if held_back > 0 {
-            if let Some(upper) = hint.upper() {
-                hint.set_upper(upper.saturating_add(held_back));
-            }
-            hint.set_lower(hint.lower().saturating_add(held_back));
+        match self.held_back() {
+            0 => hint,
+            held_back => extended(hint, held_back),
         }
-        hint
     }
+}
+
+/// A hint about a body with this many bytes before it.
+pub(super) fn extended(mut hint: SizeHint, bytes: u64) -> SizeHint {
+    if let Some(upper) = hint.upper() {
+        hint.set_upper(upper.saturating_add(bytes));
+    }
+    hint.set_lower(hint.lower().saturating_add(bytes));
+    hint
 }
 
 impl<D> BodySource<D>
@@ -211,7 +211,7 @@ where
 
 impl<D: http_body::Body<Error: std::fmt::Debug>> Drop for ResponseBody<D> {
     fn drop(&mut self) {
-        // hyper lets go of a body it knows to be finished without asking for the end.
+        // hyper drops a body that it knows to be finished without polling for the end.
         self.end(if self.has_ended() {
             ResponseEnd::Complete
         } else {
@@ -220,7 +220,7 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> Drop for ResponseBody<D> {
     }
 }
 
-/// How fast an answer may leave, and how far it has come.
+/// How fast a response may leave, and how far it has come.
 #[derive(Debug)]
 pub struct Throttle {
     /// In bytes a second.
@@ -235,7 +235,6 @@ pub struct Throttle {
 
 impl Throttle {
     /// So many bytes a second, once the first `after` have left.
-    #[must_use]
     pub fn new(rate: NonZeroU64, after: u64) -> Self {
         Self {
             rate,
@@ -286,7 +285,7 @@ impl Throttle {
         self.wait.poll_passed(context)
     }
 
-    /// Takes what may leave now from what waits, and says when more may.
+    /// Takes what may leave now from what waits, and sets when more may.
     fn cut(&mut self, now: Instant) -> Bytes {
         let most = self.free.saturating_add(self.piece());
         let length =
@@ -294,7 +293,7 @@ impl Throttle {
         let piece = self.rest.split_to(length);
         let free = self.free.min(length as u64);
         self.free -= free;
-        // Nobody is paid for having been slow: a backend that paused for long does not make up for all of it.
+        // A backend that paused for long does not make up for all of it.
         let earliest = now.checked_sub(LEAD).unwrap_or(now);
         let from = self.due.map_or(now, |due| due.max(earliest));
         self.due = from.checked_add(self.time_for(length as u64 - free));
@@ -316,7 +315,7 @@ impl Throttle {
 /// Waits shorter than the runtime's timers can tell are made up for by the next.
 const TOO_SHORT: Duration = Duration::from_millis(1);
 
-/// How far an answer that was held up elsewhere may run ahead to make up for it.
+/// How far a response that was delayed elsewhere may run ahead to make up for it.
 const LEAD: Duration = Duration::from_secs(1);
 
 /// Bytes that are hardly worth a packet.

@@ -1,25 +1,25 @@
-//! W3C trace context: which trace a request is part of, and what those we ask are told of it.
+//! W3C trace context: which trace a request is part of, and what upstreams are sent of it.
 //!
-//! What a client says of a trace is either understood in full or not believed at all, as the specification asks: half
-//! of an identity joins a request to the wrong story.
+//! A client's trace context is used only if all of it is valid, as the specification asks: half an identity would join a
+//! request to the wrong trace.
 
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::clock::Millis;
-use crate::text::push_hex;
+use crate::text::{hex_byte, push_hex};
 
 /// A request's place in a trace.
 #[derive(Debug)]
 pub struct Trace {
-    /// Of the whole.
+    /// The whole trace.
     pub id: TraceId,
-    /// Of our part in it.
+    /// weir's part in it.
     pub span: SpanId,
-    /// Of the part that led here, where the client named one.
+    /// The part that sent the request, where the client named one.
     pub parent: Option<SpanId>,
-    /// Whether it is told to those who collect traces.
+    /// Whether it is exported.
     pub sampled: bool,
     /// What goes on to the upstream.
     pub passes: Propagation,
@@ -50,28 +50,27 @@ pub enum Propagation {
 /// A wait at a limit.
 #[derive(Debug, Clone)]
 pub struct LimitWait {
-    /// Whose.
+    /// The zone of the limit.
     pub zone: Arc<str>,
     /// When it began.
     pub from: Millis,
-    /// When it was over.
+    /// When it ended.
     pub until: Millis,
 }
 
-/// What a `traceparent` says.
+/// A `traceparent` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
     /// Which trace.
     pub id: TraceId,
     /// Which part of it leads here.
     pub parent: SpanId,
-    /// Whether that is told to those who collect traces.
+    /// Whether the parent is exported.
     pub sampled: bool,
 }
 
 impl Trace {
-    /// What is said of it to the upstream.
-    #[must_use]
+    /// The `traceparent` header for the upstream.
     pub fn traceparent(&self) -> HeaderValue {
         let mut text = b"00-".to_vec();
         push_hex(&self.id.0, &mut text);
@@ -83,7 +82,6 @@ impl Trace {
     }
 
     /// Whether a field of the client's stays here because ours goes on instead.
-    #[must_use]
     pub fn replaces(&self, name: &HeaderName) -> bool {
         match self.passes {
             Propagation::AsItCame => false,
@@ -93,8 +91,7 @@ impl Trace {
 }
 
 impl TraceParent {
-    /// What a request says of its trace; `None` where it says nothing, or nothing that can be understood.
-    #[must_use]
+    /// A request's `traceparent`; `None` if there is none, or none that is valid.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let mut fields = headers.get_all(&TRACEPARENT).iter();
         let only = fields.next().filter(|_| fields.next().is_none())?;
@@ -102,7 +99,6 @@ impl TraceParent {
     }
 
     /// Reads a `traceparent`. A version that is not known yet is read as far as this one goes.
-    #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (known, more) = text.split_at_checked(LENGTH)?;
         let [version] = hex(&known[..2])?;
@@ -123,8 +119,7 @@ impl TraceParent {
     }
 }
 
-/// Whether what a request says in `tracestate` can be passed on: at most 32 entries `key=value`.
-#[must_use]
+/// Whether a request's `tracestate` is valid and can be passed on: at most 32 entries `key=value`.
 pub fn has_sound_state(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(&TRACESTATE).iter();
     let entries = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
@@ -157,20 +152,18 @@ fn is_entry(entry: &[u8]) -> bool {
 
 /// Reads lower-case digits; others are none, as the specification has it.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    let digit = |at: usize| DIGITS.iter().position(|digit| digit == &text[at]);
     let mut bytes = [0; N];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::try_from(digit(2 * at)? * 16 + digit(2 * at + 1)?).ok()?;
+    for (byte, digits) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        let is_upper = digits.iter().any(u8::is_ascii_uppercase);
+        *byte = hex_byte(digits[0], digits[1]).filter(|_| !is_upper)?;
     }
     Some(bytes)
 }
 
-/// Who asks whom, for whom.
+/// The trace, and the part of it that sent the request.
 pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// What those who collect traces add for each other.
+/// What tracing systems add for each other.
 pub(super) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// Of a `traceparent` of the first version.
 const LENGTH: usize = 55;

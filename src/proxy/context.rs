@@ -205,8 +205,8 @@ impl RequestContext {
         }
         let record = &mut self.record;
         if let Some(progress) = &self.progress {
-            record.body_received = progress.received();
-            if !progress.ended() {
+            record.body_received = progress.received.get();
+            if !progress.ended.get() {
                 // The response came before the request was complete; what is still on its way must not
                 // turn into a reset that takes the response with it.
                 record.connection.state.lingers.set(true);
@@ -271,7 +271,7 @@ impl Drop for RequestContext {
 pub(super) fn allows_raw_headers(record: &RequestRecord) -> bool {
     let state = &record.connection.state;
     // Until all of an earlier response has left, this one is not the next.
-    state.prebuilt.is_open() && !state.unsent.get() && record.upstream_headers.is_none()
+    state.prebuilt.is_open.get() && !state.unsent.get() && record.upstream_headers.is_none()
 }
 
 /// Bytes that an empty socket buffer takes at once.

@@ -23,7 +23,7 @@ use crate::config::plan::{
 use crate::limits::Refusal;
 use crate::message::headers::TransferCoding;
 use crate::message::{
-    Ambiguity, CloseConnection, LocalReply, OfferedFormat, Prebuilt, PrebuiltResponse, RawHeaders,
+    Ambiguity, CloseConnection, LocalReply, PageFormat, Prebuilt, PrebuiltResponse, RawHeaders,
     RequestRecord, ResponseBody, best_offer, grpc, headers, reason, variables,
 };
 use crate::telemetry::about;
@@ -437,15 +437,15 @@ fn best_body<'b>(
     record: &RequestRecord,
 ) -> Option<&'b TypedText> {
     let ready = [
-        (OfferedFormat::Text, text),
-        (OfferedFormat::Html, html),
-        (OfferedFormat::Json, json),
+        (PageFormat::Text, text),
+        (PageFormat::Html, html),
+        (PageFormat::Json, json),
     ];
-    let ready: Vec<(OfferedFormat, &TypedText)> = ready
+    let ready: Vec<(PageFormat, &TypedText)> = ready
         .into_iter()
         .filter_map(|(offer, typed)| Some((offer, typed.as_ref()?)))
         .collect();
-    let offers: Vec<OfferedFormat> = ready.iter().map(|(offer, _)| *offer).collect();
+    let offers: Vec<PageFormat> = ready.iter().map(|(offer, _)| *offer).collect();
     let best = best_offer(record.head.headers.get(header::ACCEPT), &offers);
     let mut ready = ready.into_iter();
     ready.find_map(|(offer, typed)| (Some(offer) == best).then_some(typed))

@@ -300,7 +300,8 @@ impl LimitRate {
         };
         let rate = NonZeroU64::new(rate)?;
         // A client that is sent less than `send_min_rate` is not slow.
-        cx.record.connection.state.lower_send_rate(rate.get());
+        let send_rate = &cx.record.connection.state.send_rate;
+        send_rate.set(send_rate.get().min(rate.get()));
         Some(Throttle::new(rate, bytes(&self.0.after, &cx.record)))
     }
 }

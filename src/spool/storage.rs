@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use std::{fmt, fs, io, thread};
+use std::{fs, io, thread};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
@@ -40,8 +40,6 @@ metrics! {
 pub struct BufferPool {
     memory: PoolUsage,
     disk: PoolUsage,
-    memory_full: RateLimitedLog,
-    disk_full: RateLimitedLog,
     disk_failed: RateLimitedLog,
     clock: Clock,
 }
@@ -50,6 +48,7 @@ pub struct BufferPool {
 struct PoolUsage {
     limit: AtomicU64,
     used: AtomicU64,
+    full: RateLimitedLog,
 }
 
 /// What a buffer takes up.
@@ -61,6 +60,7 @@ pub(super) enum BufferResource {
 
 /// How much of a resource one buffer has in use, given back when dropped.
 // Not `Clone`: two owners would give it back twice.
+#[derive(Debug)]
 pub(super) struct BufferCharge {
     pub(super) pool: Arc<BufferPool>,
     resource: BufferResource,
@@ -69,13 +69,10 @@ pub(super) struct BufferCharge {
 
 impl BufferPool {
     /// A pool with nothing in use.
-    #[must_use]
     pub fn new(plan: BufferBounds) -> Arc<Self> {
         let pool = Self {
             memory: PoolUsage::default(),
             disk: PoolUsage::default(),
-            memory_full: RateLimitedLog::new(),
-            disk_full: RateLimitedLog::new(),
             disk_failed: RateLimitedLog::new(),
             clock: Clock::machine(),
         };
@@ -101,9 +98,9 @@ impl BufferPool {
             );
         }
         for (reason, warning) in [
-            ("disk", &self.disk_full),
+            ("disk", &self.disk.full),
             ("error", &self.disk_failed),
-            ("memory", &self.memory_full),
+            ("memory", &self.memory.full),
         ] {
             page.sample(&BUFFER_FULL_TOTAL, &[reason], warning.total());
         }
@@ -111,16 +108,16 @@ impl BufferPool {
 
     /// Counts a buffer that grows no further for want of `resource`, and logs it once a minute.
     pub(super) fn note_full(&self, resource: BufferResource) {
-        let (warning, name) = match resource {
-            BufferResource::Disk => (&self.disk_full, "disk"),
-            BufferResource::Memory => (&self.memory_full, "memory"),
+        let (usage, name) = match resource {
+            BufferResource::Disk => (&self.disk, "disk"),
+            BufferResource::Memory => (&self.memory, "memory"),
         };
-        let limit = self.usage(resource).limit.load(Ordering::Relaxed);
+        let limit = usage.limit.load(Ordering::Relaxed);
         // A limit of 0 was configured, and is no news.
         if limit == 0 {
             return;
         }
-        if let Some(times) = warning.note(self.clock.now()) {
+        if let Some(times) = usage.full.note(self.clock.now()) {
             tracing::warn!(
                 times,
                 limit,
@@ -138,13 +135,6 @@ impl BufferPool {
                 %directory,
                 "temporary file cannot be written: {error}; slow clients slow upstreams down"
             );
-        }
-    }
-
-    fn usage(&self, resource: BufferResource) -> &PoolUsage {
-        match resource {
-            BufferResource::Disk => &self.disk,
-            BufferResource::Memory => &self.memory,
         }
     }
 }
@@ -199,13 +189,10 @@ impl BufferCharge {
     }
 
     fn usage(&self) -> &PoolUsage {
-        self.pool.usage(self.resource)
-    }
-}
-
-impl fmt::Debug for BufferCharge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes of {:?}", self.bytes, self.resource)
+        match self.resource {
+            BufferResource::Disk => &self.pool.disk,
+            BufferResource::Memory => &self.pool.memory,
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use std::{fmt, io};
 use http::header::{REFERER, USER_AGENT};
 
 use super::log_writer::{Destination, LogSink, LogWriter};
-use super::stamp;
+use crate::clock::LogSecond;
 use crate::config::plan::{
     self, LimitVariable, LogFormat, LogPath, Part, Template, TraceVariable, Variable,
 };
@@ -237,7 +237,7 @@ struct JsonLine<'a> {
 
 impl JsonLine<'_> {
     fn time(&mut self) {
-        let (second, millis) = stamp::now();
+        let (second, millis) = LogSecond::now();
         self.scratch.line.extend_from_slice(b"{\"time\":\"");
         let (iso, offset) = (&second.iso, &second.offset);
         write!(self.scratch.line, "{iso}.{millis:03}{offset}\"");

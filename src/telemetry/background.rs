@@ -18,7 +18,7 @@ use std::{fmt, io};
 use tokio::time::Instant;
 
 use super::metrics::{Exposition, labels, metrics};
-use super::stamp;
+use crate::clock::LogSecond;
 
 metrics! {
     /// The metrics of background tasks.
@@ -162,7 +162,7 @@ pub fn install_hook() {
         let thread = std::thread::current();
         let line = format!(
             "{} [error] thread {} panicked: {panic}\n",
-            stamp::now().0.slashed,
+            LogSecond::now().0.slashed,
             thread.name().unwrap_or("without a name"),
         );
         // Not to the log: one of its locks may be held here. Nothing can be done where standard error is closed.

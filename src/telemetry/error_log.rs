@@ -27,8 +27,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use super::access_log::Error;
 use super::log_writer::{Destination, LogSink, LogWriter};
-use super::stamp;
-use crate::clock::Millis;
+use crate::clock::{LogSecond, Millis};
 use crate::message::{self, ClientConnection, RequestRecord};
 use crate::text::escape_log;
 
@@ -192,7 +191,7 @@ where
         write!(
             line,
             "{} [{level}] {process}#{thread}:",
-            stamp::now().0.slashed
+            LogSecond::now().0.slashed
         )?;
         let mut fields = FieldWriter {
             out: Plain {

@@ -13,7 +13,6 @@ mod metrics;
 mod otlp;
 mod refusals;
 mod spans;
-mod stamp;
 pub mod traces;
 
 pub use self::access_log::{AccessLog, Error};

@@ -1,4 +1,4 @@
-//! How a server of an upstream is met.
+//! The TLS settings towards servers of upstreams, and the handshake with them.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,13 +11,13 @@ use rustls::{AlertDescription, CertificateError, ClientConfig};
 
 use super::files::{Error, ReloadResult, Reloadable};
 use super::socket::Socket;
-use super::stream::{CloseMode, TlsSession, TlsStream};
+use super::stream::{TlsSession, TlsStream};
 use super::verify::ServerVerifier;
 use super::{files, stream};
 use crate::config::plan::{HttpVersion, UpstreamTls};
 use crate::net::Stream;
 
-/// One way to meet servers of upstreams, renewed when its files change.
+/// The TLS settings towards servers of upstreams, renewed when their files change.
 #[derive(Debug)]
 pub struct TlsConnector {
     plan: UpstreamTls,
@@ -32,7 +32,7 @@ impl TlsConnector {
     /// When one of the files cannot be used.
     pub fn build(plan: &UpstreamTls) -> Result<Self, Error> {
         Ok(Self {
-            // What is no name at all can still be asked for, and is refused for it.
+            // A name that is not valid is refused at the handshake.
             name: ServerName::try_from(plan.name.to_string())
                 .unwrap_or_else(|_| ServerName::from(std::net::Ipv4Addr::UNSPECIFIED)),
             config: Reloadable::new(watched(plan), || make(plan))?,
@@ -46,28 +46,26 @@ impl TlsConnector {
     }
 
     /// The file that names it best in a log.
-    #[must_use]
     pub fn file(&self) -> PathBuf {
         watched(&self.plan).into_iter().next().unwrap_or_default()
     }
 
     /// The name that the server's certificate has to have.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.plan.name
     }
 
-    /// Agrees with the server at the other end of a connection.
+    /// Performs the handshake with the server at the other end of a connection.
     ///
     /// # Errors
-    /// When it leaves, cannot agree, or is not who it should be; the last two carry a [`rustls::Error`].
+    /// When it closes, cannot agree, or has another certificate; the last two carry a [`rustls::Error`].
     pub async fn connect(&self, stream: Stream) -> io::Result<Socket> {
         let tls = UnbufferedClientConnection::new(self.config.get(), self.name.clone())
             .map_err(io::Error::other)?;
         let session = TlsSession::Client(tls);
-        let mut stream = Box::new(TlsStream::new(stream, session, &[], CloseMode::Told));
+        let mut stream = Box::new(TlsStream::new(stream, session, &[], true));
         poll_fn(|context| stream.poll_handshake(context)).await?;
-        let agreed = stream.session.state().alpn_protocol();
+        let agreed = stream.session.alpn_protocol();
         if self.plan.version == HttpVersion::Two && agreed != Some(HTTP2) {
             return Err(io::Error::other(rustls::Error::NoApplicationProtocol));
         }
@@ -75,21 +73,20 @@ impl TlsConnector {
     }
 }
 
-/// What is held against a server.
+/// Why the handshake with a server failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerCertError {
     /// Its certificate is no good.
     Certificate(String),
     /// It does not speak HTTP/2.
     Http1,
-    /// Its certificate is somebody else's.
+    /// Its certificate has another name.
     Name,
     /// It does not speak as it should, or not as we do.
     Protocol(String),
 }
 
 /// What a handshake failed for, where that was not the connection.
-#[must_use]
 pub fn objection(failure: &io::Error) -> Option<ServerCertError> {
     let reason = failure.get_ref()?.downcast_ref()?;
     Some(match reason {
@@ -126,7 +123,7 @@ fn make(plan: &UpstreamTls) -> Result<ClientConfig, Error> {
         }
     };
     if plan.version == HttpVersion::Two {
-        // Nothing else: what else it could answer in, nobody would understand.
+        // Nothing else: no other protocol would be understood.
         config.alpn_protocols = vec![HTTP2.to_vec()];
     }
     config.enable_sni = plan.server_name;
@@ -149,5 +146,5 @@ fn watched(plan: &UpstreamTls) -> Vec<PathBuf> {
 /// Its name in ALPN.
 const HTTP2: &[u8] = b"h2";
 
-/// Sessions kept for one way to meet servers: more than an upstream has servers.
+/// Sessions kept for each connector: more than an upstream has servers.
 const SESSIONS: usize = 256;

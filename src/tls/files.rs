@@ -1,10 +1,8 @@
-//! Certificates, keys and lists from PEM files, and what can be wrong with them.
+//! Certificates, keys and lists from PEM files, what can be wrong with them, and their renewal while weir runs.
 //!
-//! Files that may change while weir runs.
-//!
-//! Looked at again and again rather than watched: what certificates are renewed by writes in place, renames over them or
-//! swaps a link to a whole folder, as Kubernetes does, and only looking sees all of that. A change is taken up when it
-//! has stood still from one look to the next, so that nothing half written is read.
+//! Files are polled rather than watched: certificates are renewed by writes in place, by renames, or by a link to another
+//! folder, as in Kubernetes, and only polling sees all of that. A change is used when the files are the same in two polls, so
+//! that no half-written file is read.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,10 +36,10 @@ pub struct Error {
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileErrorKind {
-    /// What stands between the lines of PEM is no certificate.
+    /// The content of the PEM block is not a certificate.
     #[error("holds a certificate that is damaged")]
     Damaged,
-    /// A key behind a passphrase, which nobody is there to type.
+    /// A key behind a passphrase, which cannot be entered.
     #[error("holds an encrypted key")]
     EncryptedKey,
     /// Its time is over.
@@ -68,10 +66,10 @@ pub enum FileErrorKind {
     /// Not there, or not ours to read.
     #[error("cannot be read: {}", reason(.0))]
     Read(#[source] io::Error),
-    /// What rustls does not like about it.
+    /// rustls refuses it.
     #[error("cannot be used: {0}")]
     Refused(#[source] rustls::Error),
-    /// An OCSP answer is one element of DER.
+    /// An OCSP response is one element of DER.
     #[error("is not an OCSP answer in DER")]
     Staple,
 }
@@ -154,7 +152,7 @@ pub(super) fn pair(
 ) -> Result<CertifiedKey, Error> {
     let pair = CertifiedKey::new(chain, key);
     match pair.keys_match() {
-        // What cannot be told apart is not held against it.
+        // A key whose kind does not allow the check passes.
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
             Ok(pair)
         }
@@ -166,7 +164,7 @@ pub(super) fn pair(
     }
 }
 
-/// What an issuer said about a certificate.
+/// An OCSP response about a certificate.
 pub(super) fn staple(file: &TlsFile) -> Result<Vec<u8>, Error> {
     let bytes = read(file)?;
     let mut elements = x509::DerReader(&bytes);
@@ -176,7 +174,7 @@ pub(super) fn staple(file: &TlsFile) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// A certificate, its key and what its issuer said.
+/// A certificate, its key and its OCSP response.
 pub(super) fn certified(named: &Certificate) -> Result<CertifiedKey, Error> {
     let mut made = pair(chain(&named.chain)?, key(&named.key)?, named)?;
     made.ocsp = named.staple.as_ref().map(staple).transpose()?;
@@ -226,7 +224,7 @@ pub(super) fn untimely(own: &CertificateDer<'_>, now: UnixTime) -> Option<FileEr
     (now < certificate.not_before).then_some(FileErrorKind::NotYetValid(certificate.not_before))
 }
 
-/// The time of day, for what certificates say about theirs.
+/// The time of day, to compare with that of certificates.
 pub(super) fn now() -> UnixTime {
     UnixTime::since_unix_epoch(Clock::wall())
 }
@@ -266,10 +264,11 @@ fn reason(error: &io::Error) -> String {
 #[derive(Debug)]
 pub(super) struct Reloadable<T> {
     current: RwLock<Arc<T>>,
-    watch: Mutex<FileWatch>,
+    files: Vec<PathBuf>,
+    stamps: Mutex<FileStamps>,
 }
 
-/// What a look at the files has led to.
+/// The result of polling the files.
 #[derive(Debug)]
 pub enum ReloadResult {
     /// They changed and cannot be used; what was made before stays.
@@ -280,9 +279,9 @@ pub enum ReloadResult {
     Same,
 }
 
+/// The stamps of the files as they are used, and as they were at the last poll.
 #[derive(Debug)]
-struct FileWatch {
-    files: Vec<PathBuf>,
+struct FileStamps {
     used: Vec<FileStamp>,
     seen: Vec<FileStamp>,
 }
@@ -295,13 +294,11 @@ impl<T> Reloadable<T> {
     ) -> Result<Self, Error> {
         // Before they are read: what changes meanwhile is then noticed.
         let used: Vec<_> = files.iter().map(|file| stamp(file)).collect();
+        let seen = used.clone();
         Ok(Self {
             current: RwLock::new(Arc::new(make()?)),
-            watch: Mutex::new(FileWatch {
-                seen: used.clone(),
-                files,
-                used,
-            }),
+            files,
+            stamps: Mutex::new(FileStamps { used, seen }),
         })
     }
 
@@ -310,9 +307,9 @@ impl<T> Reloadable<T> {
         Arc::clone(&self.current.read())
     }
 
-    /// Looks at the files, and makes it again if they have changed and stood still since the last look.
+    /// Polls the files, and makes it again if they have changed and were the same in the last poll.
     pub(super) fn refresh(&self, make: impl FnOnce() -> Result<T, Error>) -> ReloadResult {
-        if !self.watch.lock().has_changed() {
+        if !self.has_changed() {
             return ReloadResult::Same;
         }
         match make() {
@@ -323,20 +320,18 @@ impl<T> Reloadable<T> {
             Err(error) => ReloadResult::Kept(error),
         }
     }
-}
 
-impl FileWatch {
-    /// Whether there is a change to take up. True once for each: a file that cannot be used is not tried again until
-    /// it changes.
-    fn has_changed(&mut self) -> bool {
+    /// Whether there is a change to use. True once for each: a file that cannot be used is not tried again until it changes.
+    fn has_changed(&self) -> bool {
         let now: Vec<_> = self.files.iter().map(|file| stamp(file)).collect();
-        let settled = now == self.seen;
-        self.seen = now;
-        if !settled || self.seen == self.used {
-            return false;
+        let mut stamps = self.stamps.lock();
+        let is_stable = now == stamps.seen;
+        let is_new = now != stamps.used;
+        stamps.seen = now;
+        if is_stable && is_new {
+            stamps.used = stamps.seen.clone();
         }
-        self.used.clone_from(&self.seen);
-        true
+        is_stable && is_new
     }
 }
 

@@ -2,8 +2,7 @@
 
 use super::x509::{self, X509Parts};
 
-/// What is read of a certificate: whom it names, who issued it, and its number. `None` for what is not one.
-#[must_use]
+/// A certificate's subject, issuer and serial number; `None` for what is not one.
 pub fn names(der: &[u8]) -> Option<[String; 3]> {
     let read = X509Parts::parse(der)?;
     let [subject, issuer] = [read.subject, read.issuer].map(x509::text);

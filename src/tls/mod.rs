@@ -1,15 +1,10 @@
 //! TLS: certificates and keys from files, the handshake with clients and with servers of upstreams, and the stream inside.
 //!
-//! The cryptography and the protocol are rustls's, over aws-lc-rs. What is ours is around it: every complaint about a
-//! file names the place in the configuration that named the file, files are looked at again while weir runs, and a
-//! stream gives its memory back when nothing passes.
+//! Cryptography and protocol are rustls's, over aws-lc-rs. What is added: every error about a file names the place in the
+//! configuration that named the file, files are polled while weir runs, and an idle stream holds no memory.
 //!
-//! A client's certificate never fails the handshake. As in nginx it is judged afterwards, so that a client without a
-//! good one gets an answer it can show to somebody.
-//!
-//! Everything a plan needs for TLS, read from its files.
-//!
-//! What is wrong with the files a plan names, all of it, told as the rest of a configuration's mistakes are.
+//! A client's certificate never fails the handshake. As in nginx it is verified afterwards, so that a client without a good
+//! one gets a response that explains it.
 
 mod client;
 mod files;
@@ -37,7 +32,7 @@ pub use self::server::{HandshakeError, TlsAcceptor, accept_handshake};
 pub use self::socket::Socket;
 pub use self::stream::TlsStream;
 
-/// What clients are met with, and how servers of upstreams are.
+/// The TLS settings of a plan, towards clients and towards servers of upstreams, read from its files.
 #[derive(Debug, Clone, Default)]
 pub struct TlsContexts {
     servers: Vec<Option<Arc<TlsAcceptor>>>,
@@ -45,7 +40,7 @@ pub struct TlsContexts {
 }
 
 impl TlsContexts {
-    /// Reads all files. Where nothing has changed since the plan `before`, sessions that were agreed on go on.
+    /// Reads all files. Sessions of servers that are the same in the plan `before` stay valid.
     ///
     /// # Errors
     /// When one of them cannot be used.
@@ -54,7 +49,7 @@ impl TlsContexts {
             let Some(tls) = &server.tls else {
                 return Ok(None);
             };
-            // Of several that look the same, each goes on from its own: no session is shown to another server.
+            // Of several equal servers each inherits from its own: no session is valid at another server.
             let same = |old: &&plan::Server| old.name == server.name && old.tls == server.tls;
             let nth = plan.servers[..index].iter().filter(same).count();
             let old = before.and_then(|(plan, kit)| {
@@ -70,19 +65,17 @@ impl TlsContexts {
         })
     }
 
-    /// What clients of the plan's server with this index are met with.
-    #[must_use]
+    /// The settings towards clients of the plan's server with this index.
     pub fn server(&self, index: usize) -> Option<Arc<TlsAcceptor>> {
         self.servers.get(index)?.clone()
     }
 
-    /// How servers of upstreams are met, in the plan's order.
-    #[must_use]
+    /// The settings towards servers of upstreams, in the plan's order.
     pub fn clients(&self) -> Arc<[Arc<TlsConnector>]> {
         Arc::clone(&self.clients)
     }
 
-    /// Looks at all files again; tells what came of those that have changed.
+    /// Polls all files, and reports the result for each.
     pub fn refresh(&self, mut tell: impl FnMut(PathBuf, ReloadResult)) {
         for server in self.servers.iter().flatten() {
             tell(server.file(), server.refresh());
@@ -93,7 +86,7 @@ impl TlsContexts {
     }
 }
 
-/// How servers of upstreams are met; as before, where that is said as before.
+/// The settings towards servers of upstreams; those of `before` where they are the same.
 fn clients(
     plan: &Plan,
     before: Option<(&Plan, &TlsContexts)>,
@@ -113,18 +106,10 @@ fn clients(
     clients.collect()
 }
 
-/// How bad a certificate is whose time is over, or has not come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpiryPolicy {
-    /// As bad as any other mistake.
-    Demanded,
-    /// Bad, but a gateway that is started again must not stay away for it.
-    Wished,
-}
-
-/// Looks at all files and adds what is wrong with them to the report.
-pub fn check(plan: &Plan, report: &mut Report, validity: ExpiryPolicy) {
-    let mut check = FileCheck { report, validity };
+/// Reads all files and adds what is wrong with them to the report; `expiry` is how bad it is that a certificate has expired or
+/// is not yet valid.
+pub fn check(plan: &Plan, report: &mut Report, expiry: Severity) {
+    let mut check = FileCheck { report, expiry };
     for server in &plan.servers {
         if let Some(tls) = &server.tls {
             check.server(server, tls);
@@ -137,7 +122,7 @@ pub fn check(plan: &Plan, report: &mut Report, validity: ExpiryPolicy) {
 
 struct FileCheck<'r> {
     report: &'r mut Report,
-    validity: ExpiryPolicy,
+    expiry: Severity,
 }
 
 impl FileCheck<'_> {
@@ -204,7 +189,7 @@ impl FileCheck<'_> {
                 }
                 plan::ServerName::Expression(_) | plan::ServerName::Prefix(_) => continue,
             };
-            // `_` and the like are names for nobody.
+            // `_` and the like are placeholders.
             if !shown.contains('.') {
                 continue;
             }
@@ -225,9 +210,9 @@ impl FileCheck<'_> {
             Ok(value) => return Some(value),
             Err(error) => error,
         };
-        let severity = match self.validity {
-            ExpiryPolicy::Wished if error.flaw.is_untimely() => Severity::Warning,
-            _ => Severity::Error,
+        let severity = match error.flaw.is_untimely() {
+            true => self.expiry,
+            false => Severity::Error,
         };
         let hint = error.flaw.hint();
         self.report

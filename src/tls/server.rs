@@ -1,14 +1,9 @@
-//! What one server meets its clients with.
+//! The TLS settings of one server, the handshake with its clients, and their sessions.
 //!
-//! The handshake with a client.
+//! A client that connects and stays silent costs a socket; the memory for a handshake is allocated when the first byte has come.
+//! That byte also shows a client that speaks plain HTTP here, which gets a plain response.
 //!
-//! Whoever connects and stays silent costs a socket; the memory for a handshake is taken when the first byte has come.
-//! That byte also tells somebody who speaks plain HTTP here, and who gets a plain answer then.
-//!
-//! Sessions that clients take up again: sealed in tickets they keep, or kept here.
-//!
-//! rustls seals and keeps them; that a session ends after `session_timeout` is added by a stamp in front of what it
-//! seals or keeps.
+//! rustls seals sessions in tickets or keeps them; a stamp in front of each ends it after `session_timeout`.
 
 use std::future::poll_fn;
 use std::io;
@@ -24,12 +19,12 @@ use rustls::server::{
     StoresServerSessions, UnbufferedServerConnection,
 };
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, HandshakeKind, ServerConfig};
+use rustls::{CipherSuite, HandshakeKind, NamedGroup, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::files::{Error, ReloadResult, Reloadable};
 use super::socket::Socket;
-use super::stream::{CloseMode, TlsSession, TlsStream};
+use super::stream::{TlsSession, TlsStream};
 use super::verify::ClientVerifier;
 use super::{files, stream, x509};
 use crate::clock::Clock;
@@ -48,10 +43,10 @@ pub struct TlsAcceptor {
 /// What is made from the files.
 #[derive(Debug)]
 pub(super) struct LoadedServer {
-    // By whose order of suites counts, ours or the client's.
+    // For each order of suites, ours and the client's.
     ours: AlpnConfigs,
     theirs: AlpnConfigs,
-    /// Whom to believe about clients, where they are asked.
+    /// Verifies clients' certificates, where they are requested.
     pub(super) clients: Option<Arc<ClientVerifier>>,
 }
 
@@ -62,7 +57,7 @@ struct AlpnConfigs {
     http1: Arc<ServerConfig>,
 }
 
-/// What outlives the files: sessions of clients go on after a certificate was renewed.
+/// What outlives the files: sessions of clients stay valid after a certificate was renewed.
 #[derive(Debug, Clone)]
 struct SessionStores {
     sessions: Arc<dyn StoresServerSessions>,
@@ -70,7 +65,7 @@ struct SessionStores {
 }
 
 impl TlsAcceptor {
-    /// Reads the files and makes it. Sessions that were agreed on with the `old` one, of the same plan, go on.
+    /// Reads the files and makes it. Sessions of the `old` one, of the same plan, stay valid.
     ///
     /// # Errors
     /// When one of the files cannot be used.
@@ -103,7 +98,7 @@ impl TlsAcceptor {
     pub fn refresh(&self) -> ReloadResult {
         self.made.refresh(|| {
             for certificate in &self.plan.certificates {
-                // A certificate that holds is not given up for one that does not.
+                // A valid certificate is not replaced by an expired one.
                 let chain = files::chain(&certificate.chain)?;
                 let flaw = chain
                     .first()
@@ -117,7 +112,6 @@ impl TlsAcceptor {
     }
 
     /// The file that names it best in a log.
-    #[must_use]
     pub fn file(&self) -> PathBuf {
         let first = self.plan.certificates.first();
         first.map_or_else(PathBuf::new, |certificate| certificate.chain.path.clone())
@@ -127,7 +121,7 @@ impl TlsAcceptor {
 impl LoadedServer {
     /// For a client that asks for these suites.
     pub(super) fn config(&self, http2: bool, suites: &[CipherSuite]) -> Arc<ServerConfig> {
-        let offer = match stream::dislikes_aes(suites) {
+        let offer = match stream::prefers_chacha(suites) {
             true => &self.theirs,
             false => &self.ours,
         };
@@ -178,7 +172,7 @@ fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> 
     };
     let (ours, theirs) = match plan.ciphers.is_empty() {
         true => (
-            offer(stream::swift(), true)?,
+            offer(stream::server_provider(), true)?,
             offer(stream::provider(&[]), false)?,
         ),
         false => {
@@ -222,10 +216,10 @@ impl ResolvesServerCert for CertResolver {
     }
 }
 
-/// A handshake that came to nothing.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The client went before it was over, most often a scanner or a health check.
+    /// The client left before it was complete; most often a scanner or a health check.
     #[error("the client left")]
     Gone(#[source] io::Error),
     /// The two could not agree, or one of them does not speak TLS as it should.
@@ -233,8 +227,8 @@ pub enum HandshakeError {
     Refused(#[source] rustls::Error),
 }
 
-/// Performs the handshake with a client. `choose` gives the server for the name it asks for, and says whether that server
-/// offers HTTP/2. A client that does not speak TLS keeps its plain socket.
+/// Performs the handshake with a client. `choose` gives the server for the name it requests, and whether that server offers
+/// HTTP/2. A client that does not speak TLS keeps its plain socket.
 ///
 /// # Errors
 /// When the client leaves, or the two cannot agree.
@@ -247,11 +241,11 @@ pub async fn accept_handshake(
         return Err(HandshakeError::Gone(io::ErrorKind::UnexpectedEof.into()));
     }
     match io.first_byte() {
-        // A record of a handshake, or what no request begins with: TLS will say what is wrong with it.
+        // A record of a handshake, or what no request begins with: TLS reports what is wrong with it.
         None | Some(HANDSHAKE | 0x80..) => {}
         Some(_) => return Ok((Socket::Plain(io), None)),
     }
-    let ParsedClientHello { name, suites, read } = hello(&mut io).await?;
+    let (name, suites, read) = hello(&mut io).await?;
     let Some((server, http2)) = choose(name.as_deref()) else {
         let refused = rustls::Error::General("no server for this name".into());
         return Err(HandshakeError::Refused(refused));
@@ -259,30 +253,22 @@ pub async fn accept_handshake(
     let made = server.made.get();
     let tls = UnbufferedServerConnection::new(made.config(http2, &suites))
         .map_err(HandshakeError::Refused)?;
-    let mut stream = Box::new(TlsStream::new(
-        io,
-        TlsSession::Server(tls),
-        &read,
-        CloseMode::Taken,
-    ));
+    let mut stream = Box::new(TlsStream::new(io, TlsSession::Server(tls), &read, false));
     poll_fn(|context| stream.poll_handshake(context))
         .await
-        .map_err(failure)?;
+        .map_err(|error| match error.downcast() {
+            Ok(refused) => HandshakeError::Refused(refused),
+            Err(gone) => HandshakeError::Gone(gone),
+        })?;
     let known = known(&stream, &made, name);
     Ok((Socket::Tls(stream), Some(known)))
 }
 
-/// What a client says first.
-struct ParsedClientHello {
-    // Whom it wants.
-    name: Option<Box<str>>,
-    suites: Box<[CipherSuite]>,
-    // What was read: the server it names reads it again.
-    read: BytesMut,
-}
-
-/// Reads until the client has said whom it wants.
-async fn hello(io: &mut Stream) -> Result<ParsedClientHello, HandshakeError> {
+/// Reads the client's first message: the server's name (SNI), the cipher suites, and the bytes, which the named server's
+/// session reads again.
+async fn hello(
+    io: &mut Stream,
+) -> Result<(Option<Box<str>>, Box<[CipherSuite]>, BytesMut), HandshakeError> {
     let mut acceptor = Acceptor::default();
     let mut read = BytesMut::with_capacity(HELLO);
     loop {
@@ -300,11 +286,7 @@ async fn hello(io: &mut Stream) -> Result<ParsedClientHello, HandshakeError> {
             Ok(Some(accepted)) => {
                 let hello = accepted.client_hello();
                 let name = hello.server_name().map(str::to_ascii_lowercase);
-                return Ok(ParsedClientHello {
-                    name: name.map(Into::into),
-                    suites: hello.cipher_suites().into(),
-                    read,
-                });
+                return Ok((name.map(Into::into), hello.cipher_suites().into(), read));
             }
             Ok(None) => {}
             Err((error, mut alert)) => {
@@ -321,15 +303,8 @@ async fn hello(io: &mut Stream) -> Result<ParsedClientHello, HandshakeError> {
     }
 }
 
-fn failure(error: io::Error) -> HandshakeError {
-    match error.downcast::<rustls::Error>() {
-        Ok(refused) => HandshakeError::Refused(refused),
-        Err(gone) => HandshakeError::Gone(gone),
-    }
-}
-
 fn known(stream: &TlsStream, made: &LoadedServer, name: Option<Box<str>>) -> TlsInfo {
-    let tls = stream.session.state();
+    let tls = &stream.session;
     let chain = tls.peer_certificates().unwrap_or_default();
     TlsInfo {
         protocol: stream::protocol(tls.protocol_version()),
@@ -338,7 +313,10 @@ fn known(stream: &TlsStream, made: &LoadedServer, name: Option<Box<str>>) -> Tls
             .map_or("", |suite| stream::name(suite.suite())),
         curve: tls
             .negotiated_key_exchange_group()
-            .map(|group| stream::curve(group.name())),
+            .map(|group| match group.name() {
+                NamedGroup::secp256r1 => "prime256v1",
+                other => other.as_str().unwrap_or_default(),
+            }),
         server_name: name,
         alpn: match tls.alpn_protocol() {
             None => AlpnProtocol::Absent,
@@ -365,7 +343,7 @@ fn shown(chain: &[CertificateDer<'_>], made: &LoadedServer) -> Option<Box<Client
     }))
 }
 
-/// As much as a client says first, mostly.
+/// The usual size of a client's first message.
 const HELLO: usize = 2048;
 
 /// The kind of record a handshake begins with.

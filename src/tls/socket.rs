@@ -29,7 +29,6 @@ macro_rules! each {
 
 impl Socket {
     /// Whether it is inside TLS.
-    #[must_use]
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
@@ -40,7 +39,6 @@ impl Socket {
     }
 
     /// Whether the other end has closed its side, even when bytes before that end are unread.
-    #[must_use]
     pub fn is_hung_up(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_hung_up(),
@@ -67,9 +65,9 @@ impl Socket {
         }
     }
 
-    /// Tells the other end that nothing was cut off, as far as the socket takes it without waiting.
+    /// Sends a close_notify alert, as far as the socket takes it without waiting.
     pub fn close_notify(&mut self) {
-        // Dropping a plain socket says all that a shutdown would.
+        // Dropping a plain socket has the effect of a shutdown.
         if let Self::Tls(stream) = self {
             stream.close_notify();
         }

@@ -1,18 +1,15 @@
 //! A stream inside TLS.
 //!
-//! rustls decrypts and encrypts in memory that is ours, so that a stream on which nothing passes holds none: what is
-//! read goes into a buffer that all connections of an event loop share, unless a record has come in part.
+//! rustls decrypts and encrypts in memory that is ours, so that an idle stream holds none: what is read goes into a buffer
+//! that all connections of an event loop share, unless part of a record has come.
 //!
-//! What is written counts as written when the socket has taken it: whoever limits how long a write may take, and whoever
-//! closes when all is written, need not know that there is something in between. The price is that a write that had to
-//! wait has to be repeated with the same bytes, which all do that write here.
-//!
-//! What two sides have agreed on: rustls, given memory to work in.
-//!
-//! Versions, cipher suites and groups: our names for rustls's.
+//! Bytes count as written when the socket has taken them: limits on how long a write may take, and a close after the last
+//! write, need not know of the buffer in between. The price is that a write that had to wait has to be repeated with the same
+//! bytes, which all callers do.
 
 use std::cell::Cell;
 use std::io::IoSlice;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Waker, ready};
@@ -25,9 +22,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
 };
-use rustls::{
-    CipherSuite, CommonState, NamedGroup, ProtocolVersion, SupportedProtocolVersion, version,
-};
+use rustls::{CipherSuite, CommonState, ProtocolVersion, SupportedProtocolVersion, version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
@@ -45,34 +40,32 @@ pub struct TlsStream {
     plain: BytesMut,
     /// What is encrypted and has not left.
     sealed: BytesMut,
-    /// Bytes that are encrypted, and not told yet that they are written.
+    /// Bytes that are encrypted, and not reported as written yet.
     taken: usize,
     ended: bool,
     /// Whether the session has failed. It is not asked anything any more.
     failed: bool,
-    ending: CloseMode,
-}
-
-/// What it means that the other side goes without saying so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CloseMode {
-    /// Nothing: a request has a length, and what is missing of it is missed anyway.
-    Taken,
-    /// That somebody may have cut off the end of an answer that has no length.
-    Told,
+    /// Whether a close without close_notify is an error: the end of a response that has no length may have been cut off. A
+    /// request has a length, so that what is missing of it is noticed anyway.
+    needs_close_notify: bool,
 }
 
 thread_local! {
-    // Whoever reads takes it, and puts it back empty: nearly always all of it is used at once.
+    // Taken for each read, and put back empty: nearly always all of it is used at once.
     static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
     static SEALED: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
 impl TlsStream {
-    /// With what was read of the other side's first words.
-    pub(super) fn new(io: Stream, session: TlsSession, words: &[u8], ending: CloseMode) -> Self {
+    /// A stream of which `received` has been read from the socket.
+    pub(super) fn new(
+        io: Stream,
+        session: TlsSession,
+        received: &[u8],
+        needs_close_notify: bool,
+    ) -> Self {
         let mut read = SPARE.take();
-        read.extend_from_slice(words);
+        read.extend_from_slice(received);
         Self {
             io,
             session,
@@ -82,12 +75,12 @@ impl TlsStream {
             taken: 0,
             ended: false,
             failed: false,
-            ending,
+            needs_close_notify,
         }
     }
 
-    /// Ready when both sides have agreed. Of what is to be said, some may still be on its way: the other side may
-    /// have begun to write by now, and not read before that is taken.
+    /// Ready when the handshake is complete. Some of our own bytes may still be unsent: the other side may have begun to write
+    /// by now, and may not read before that is read.
     pub(super) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut nothing = ReadBuf::new(&mut []);
         loop {
@@ -113,12 +106,14 @@ impl TlsStream {
     pub(super) fn close_notify(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
         // Whether it arrives does not matter: the socket is closed next.
-        let _tried = self.poll_goodbye(&mut context);
+        let _tried = self.poll_close_notify(&mut context);
     }
 
-    fn poll_goodbye(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_close_notify(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.failed && !self.session.is_handshaking() {
-            self.session.goodbye(&mut self.read, &mut self.sealed)?;
+            let notify = PendingWrite::CloseNotify;
+            self.session
+                .write(notify, &mut self.read, &mut self.sealed)?;
         }
         self.poll_drain(context)
     }
@@ -134,13 +129,13 @@ impl TlsStream {
         }
         let filled = poll_read_buf(Pin::new(&mut self.io), context, &mut self.read);
         if filled.is_pending() {
-            self.rest();
+            self.free_unused();
         }
         filled
     }
 
     /// Gives memory back that holds nothing.
-    fn rest(&mut self) {
+    fn free_unused(&mut self) {
         if self.read.is_empty() {
             SPARE.set(mem::take(&mut self.read));
         }
@@ -163,8 +158,8 @@ impl TlsStream {
                 .session
                 .step(&mut self.read, &mut self.sealed, &mut take)
             {
-                Ok(SessionStep::Again | SessionStep::Said) => {}
-                Ok(SessionStep::Ended) => self.ended = true,
+                Ok(SessionStep::Again | SessionStep::Written) => {}
+                Ok(SessionStep::Closed) => self.ended = true,
                 Ok(SessionStep::Waits) => break Ok(()),
                 Err(error) => break Err(error),
             }
@@ -175,11 +170,11 @@ impl TlsStream {
             self.failed = true;
             // rustls may remember where in the buffer the messages are that it has not looked at yet: the buffer stays
             // as it is until the alert is out, and the session is not used after that.
-            self.session.last_words(&mut self.read, &mut self.sealed);
+            self.session.write_alert(&mut self.read, &mut self.sealed);
             self.read.clear();
         }
-        self.rest();
-        // What is to be said is said as soon as it can be; what is wrong is told to the other side, too.
+        self.free_unused();
+        // What is encrypted is sent at once, an alert about an error, too.
         match self.poll_drain(context) {
             Poll::Ready(Err(error)) if done.is_ok() => Err(error),
             _ => done,
@@ -237,7 +232,7 @@ impl AsyncRead for TlsStream {
             }
             return Poll::Ready(Ok(()));
         }
-        // What the other side waits for may still be here.
+        // The other side may wait for what has not left yet.
         if let Poll::Ready(Err(error)) = this.poll_drain(context) {
             return Poll::Ready(Err(error));
         }
@@ -245,9 +240,9 @@ impl AsyncRead for TlsStream {
         while !this.ended && buffer.filled().len() == before && buffer.remaining() > 0 {
             if ready!(this.poll_fill(context))? == 0 {
                 this.ended = true;
-                return Poll::Ready(match this.ending {
-                    CloseMode::Taken => Ok(()),
-                    CloseMode::Told => Err(io::ErrorKind::UnexpectedEof.into()),
+                return Poll::Ready(match this.needs_close_notify {
+                    false => Ok(()),
+                    true => Err(io::ErrorKind::UnexpectedEof.into()),
                 });
             }
             this.process(buffer, context)?;
@@ -283,7 +278,7 @@ impl AsyncWrite for TlsStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_goodbye(context))?;
+        ready!(self.poll_close_notify(context))?;
         Pin::new(&mut self.io).poll_shutdown(context)
     }
 }
@@ -291,30 +286,30 @@ impl AsyncWrite for TlsStream {
 /// Read at once: the longest record with all that is around it.
 const READ_SIZE: usize = 17 * 1024;
 
-/// One side of it.
+/// One side of a TLS session.
 pub(super) enum TlsSession {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
 
-/// How far it has come.
+/// How far a session has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionStep {
     /// There may be more to do.
     Again,
-    /// The other side has said goodbye.
-    Ended,
-    /// What was to be said is.
-    Said,
+    /// The other side has sent close_notify.
+    Closed,
+    /// The pending write is encrypted.
+    Written,
     /// Nothing can be done before more has come.
     Waits,
 }
 
-/// What is done when it can be written.
+/// What is written as soon as that is possible.
 #[derive(Clone, Copy)]
 enum PendingWrite<'a> {
     Bytes(&'a [u8]),
-    Goodbye,
+    CloseNotify,
 }
 
 impl fmt::Debug for TlsSession {
@@ -326,19 +321,18 @@ impl fmt::Debug for TlsSession {
     }
 }
 
-impl TlsSession {
-    /// What is known of it.
-    pub(super) fn state(&self) -> &CommonState {
+impl Deref for TlsSession {
+    type Target = CommonState;
+
+    fn deref(&self) -> &CommonState {
         match self {
             Self::Client(client) => client,
             Self::Server(server) => server,
         }
     }
+}
 
-    pub(super) fn is_handshaking(&self) -> bool {
-        self.state().is_handshaking()
-    }
-
+impl TlsSession {
     /// Goes on with what was `read`: what is decrypted is given to `take`, what is to be sent is added to `sealed`.
     pub(super) fn step(
         &mut self,
@@ -346,21 +340,22 @@ impl TlsSession {
         sealed: &mut BytesMut,
         take: &mut dyn FnMut(&[u8]),
     ) -> io::Result<SessionStep> {
-        match self {
+        let (step, discard) = match self {
             Self::Client(client) => step(client.process_tls_records(read), sealed, take),
             Self::Server(server) => step(server.process_tls_records(read), sealed, take),
-        }
-        .advance(read)
+        };
+        read.advance(discard);
+        step
     }
 
-    /// Encrypts as much of `slices` as fits into a few records, and says how much that was.
+    /// Encrypts as much of `slices` as fits into a few records, and returns how much that was.
     pub(super) fn encrypt(
         &mut self,
         slices: &[IoSlice<'_>],
         read: &mut BytesMut,
         sealed: &mut BytesMut,
     ) -> io::Result<usize> {
-        // Small pieces, such as a head and its body, share a record; a large one is not copied.
+        // Small pieces, such as headers and a body, share a record; a large one is not copied.
         let first = slices.iter().find(|slice| !slice.is_empty());
         let mut gathered = Vec::new();
         let bytes = match first {
@@ -376,40 +371,41 @@ impl TlsSession {
                 &gathered
             }
         };
-        self.say(PendingWrite::Bytes(bytes), read, sealed)?;
+        self.write(PendingWrite::Bytes(bytes), read, sealed)?;
         Ok(bytes.len())
     }
 
-    /// What the other side is told about what was wrong.
-    pub(super) fn last_words(&mut self, read: &mut BytesMut, sealed: &mut BytesMut) {
-        // Only as long as there is something to be said: rustls would go on reading then, and object once more.
-        while self.state().wants_write()
+    /// Encrypts the alert about what was wrong.
+    pub(super) fn write_alert(&mut self, read: &mut BytesMut, sealed: &mut BytesMut) {
+        // Only as long as there is something to be written: rustls would go on reading then, and fail once more.
+        while self.wants_write()
             && matches!(self.step(read, sealed, &mut |_| ()), Ok(SessionStep::Again))
         {}
     }
 
-    /// Encrypts that nothing follows.
-    pub(super) fn goodbye(&mut self, read: &mut BytesMut, sealed: &mut BytesMut) -> io::Result<()> {
-        self.say(PendingWrite::Goodbye, read, sealed)
-    }
-
-    fn say(
+    /// Encrypts `pending` as soon as that is possible.
+    fn write(
         &mut self,
-        say: PendingWrite<'_>,
+        pending: PendingWrite<'_>,
         read: &mut BytesMut,
         sealed: &mut BytesMut,
     ) -> io::Result<()> {
         loop {
-            let went = match self {
-                Self::Client(client) => said(client.process_tls_records(read), say, sealed),
-                Self::Server(server) => said(server.process_tls_records(read), say, sealed),
+            let (step, discard) = match self {
+                Self::Client(client) => {
+                    write_step(client.process_tls_records(read), pending, sealed)
+                }
+                Self::Server(server) => {
+                    write_step(server.process_tls_records(read), pending, sealed)
+                }
             };
-            match (went.advance(read)?, say) {
-                (SessionStep::Again | SessionStep::Ended, _) => {}
-                (SessionStep::Said, _) | (SessionStep::Waits, PendingWrite::Goodbye) => {
+            read.advance(discard);
+            match (step?, pending) {
+                (SessionStep::Again | SessionStep::Closed, _) => {}
+                (SessionStep::Written, _) | (SessionStep::Waits, PendingWrite::CloseNotify) => {
                     return Ok(());
                 }
-                // Nothing can be said any more.
+                // Nothing can be written any more.
                 (SessionStep::Waits, PendingWrite::Bytes(_)) => {
                     return Err(io::ErrorKind::BrokenPipe.into());
                 }
@@ -418,18 +414,8 @@ impl TlsSession {
     }
 }
 
-/// A step, and how much of what was read is done with.
-struct StepResult {
-    step: io::Result<SessionStep>,
-    discard: usize,
-}
-
-impl StepResult {
-    fn advance(self, read: &mut BytesMut) -> io::Result<SessionStep> {
-        read.advance(self.discard);
-        self.step
-    }
-}
+/// A step, and how many of the bytes that were read are done with.
+type StepResult = (io::Result<SessionStep>, usize);
 
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
@@ -446,36 +432,33 @@ fn step<Data>(
                         discard += record.discard;
                         take(record.payload);
                     }
-                    Err(error) => step = Err(wrong(error)),
+                    Err(error) => step = Err(invalid_data(error)),
                 }
             }
             step
         }
         Ok(state) => common(state, sealed),
-        Err(error) => Err(wrong(error)),
+        Err(error) => Err(invalid_data(error)),
     };
-    StepResult { step, discard }
+    (step, discard)
 }
 
-/// As [`step`], but with something to say as soon as that is possible; over when it is said.
-fn said<Data>(
+/// As [`step`], but writes `pending` as soon as that is possible.
+fn write_step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
-    say: PendingWrite<'_>,
+    pending: PendingWrite<'_>,
     sealed: &mut BytesMut,
 ) -> StepResult {
     let step = match status.state {
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            write(&mut traffic, say, sealed).map(|()| SessionStep::Said)
+            write(&mut traffic, pending, sealed).map(|()| SessionStep::Written)
         }
         // All that was read has been decrypted before.
         Ok(ConnectionState::ReadTraffic(_)) => Err(io::ErrorKind::InvalidData.into()),
         Ok(state) => common(state, sealed),
-        Err(error) => Err(wrong(error)),
+        Err(error) => Err(invalid_data(error)),
     };
-    StepResult {
-        step,
-        discard: status.discard,
-    }
+    (step, status.discard)
 }
 
 fn common<Data>(
@@ -487,11 +470,11 @@ fn common<Data>(
             encoded(encode, sealed).map(|()| SessionStep::Again)
         }
         ConnectionState::TransmitTlsData(transmit) => {
-            // It lies in `sealed`, from where it leaves before anything else.
+            // It is in `sealed`, which leaves before anything else.
             transmit.done();
             Ok(SessionStep::Again)
         }
-        ConnectionState::PeerClosed => Ok(SessionStep::Ended),
+        ConnectionState::PeerClosed => Ok(SessionStep::Closed),
         _ => Ok(SessionStep::Waits),
     }
 }
@@ -513,20 +496,20 @@ fn encoded<Data>(mut encode: EncodeTlsData<'_, Data>, sealed: &mut BytesMut) -> 
 
 fn write<Data>(
     traffic: &mut WriteTraffic<'_, Data>,
-    say: PendingWrite<'_>,
+    pending: PendingWrite<'_>,
     sealed: &mut BytesMut,
 ) -> io::Result<()> {
     let length = sealed.len();
-    let mut needed = match say {
+    let mut needed = match pending {
         PendingWrite::Bytes(bytes) => bytes.len() + (bytes.len() / MAX_RECORD + 1) * AROUND,
-        PendingWrite::Goodbye => AROUND,
+        PendingWrite::CloseNotify => AROUND,
     };
     loop {
         sealed.resize(length + needed, 0);
         let room = &mut sealed[length..];
-        let done = match say {
+        let done = match pending {
             PendingWrite::Bytes(bytes) => traffic.encrypt(bytes, room),
-            PendingWrite::Goodbye => traffic.queue_close_notify(room),
+            PendingWrite::CloseNotify => traffic.queue_close_notify(room),
         };
         match done {
             Ok(count) => {
@@ -542,7 +525,7 @@ fn write<Data>(
     }
 }
 
-fn wrong(error: rustls::Error) -> io::Error {
+fn invalid_data(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
@@ -559,24 +542,24 @@ const AROUND: usize = 64;
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
-/// The same, with what servers rather choose first: AES with 128 bits. Its SHA-256 has instructions of its own where SHA-384
-/// has none, which is a tenth of a handshake; Go's and Google's servers choose it, too.
-static SWIFT: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+/// The same in the order that servers prefer: AES with 128 bits first. SHA-256 has instructions of its own where SHA-384 has
+/// none, which is a tenth of a handshake; Go's and Google's servers choose it, too.
+static SERVER_PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     let mut provider = CryptoProvider::clone(&PROVIDER);
     provider.cipher_suites.sort_by_key(|suite| {
-        let is_swift = name(suite.suite()).contains("128");
-        (suite.tls13().is_none(), !is_swift)
+        let is_preferred = name(suite.suite()).contains("128");
+        (suite.tls13().is_none(), !is_preferred)
     });
     Arc::new(provider)
 });
 
-/// All suites, in the order in which servers would rather have them.
-pub(super) fn swift() -> Arc<CryptoProvider> {
-    Arc::clone(&SWIFT)
+/// All suites, in the order that servers prefer.
+pub(super) fn server_provider() -> Arc<CryptoProvider> {
+    Arc::clone(&SERVER_PROVIDER)
 }
 
-/// Whether a client would rather not use AES, for want of instructions for it.
-pub(super) fn dislikes_aes(suites: &[CipherSuite]) -> bool {
+/// Whether a client prefers ChaCha20 to AES, for want of instructions for AES.
+pub(super) fn prefers_chacha(suites: &[CipherSuite]) -> bool {
     let mut names = suites.iter().filter_map(CipherSuite::as_str);
     let first = names.find(|name| name.contains("_AES_") || name.contains("_CHACHA20_"));
     first.is_some_and(|name| name.contains("_CHACHA20_"))
@@ -588,23 +571,17 @@ pub(super) fn provider(ciphers: &[Cipher]) -> Arc<CryptoProvider> {
         return Arc::clone(&PROVIDER);
     }
     let suites = |tls13: bool| {
-        let named: Vec<_> = ciphers
-            .iter()
-            .filter(|cipher| cipher.is_tls13() == tls13)
-            .filter_map(|cipher| {
-                let mut known = PROVIDER.cipher_suites.iter();
-                known
-                    .find(|suite| name(suite.suite()) == cipher.name)
-                    .copied()
-            })
+        let all = PROVIDER.cipher_suites.iter().copied();
+        let all: Vec<_> = all
+            .filter(|suite| suite.tls13().is_some() == tls13)
             .collect();
+        let find = |cipher: &Cipher| {
+            let mut suites = all.iter().copied();
+            suites.find(|suite| name(suite.suite()) == cipher.name)
+        };
+        let named: Vec<_> = ciphers.iter().filter_map(find).collect();
         match named.is_empty() {
-            true => PROVIDER
-                .cipher_suites
-                .iter()
-                .filter(|suite| suite.tls13().is_some() == tls13)
-                .copied()
-                .collect(),
+            true => all,
             false => named,
         }
     };
@@ -645,14 +622,6 @@ pub(super) fn name(suite: CipherSuite) -> &'static str {
     known.map_or(standard, |cipher| cipher.name)
 }
 
-/// OpenSSL's name of a group.
-pub(super) fn curve(group: NamedGroup) -> &'static str {
-    match group {
-        NamedGroup::secp256r1 => "prime256v1",
-        other => other.as_str().unwrap_or_default(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
 
@@ -673,7 +642,11 @@ mod tests {
 
     #[test]
     fn swift_suites_come_first_unless_a_client_has_its_reasons() {
-        let swift: Vec<_> = swift().cipher_suites.iter().map(|it| it.suite()).collect();
+        let swift: Vec<_> = server_provider()
+            .cipher_suites
+            .iter()
+            .map(|it| it.suite())
+            .collect();
         assert_eq!(swift[0], CipherSuite::TLS13_AES_128_GCM_SHA256);
         assert_eq!(
             swift[3],
@@ -681,9 +654,9 @@ mod tests {
         );
         let (aes, chacha) = (swift[0], CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
         let grease = CipherSuite::Unknown(0x0a0a);
-        assert!(dislikes_aes(&[grease, chacha, aes]));
-        assert!(!dislikes_aes(&[grease, aes, chacha]));
-        assert!(!dislikes_aes(&[]));
+        assert!(prefers_chacha(&[grease, chacha, aes]));
+        assert!(!prefers_chacha(&[grease, aes, chacha]));
+        assert!(!prefers_chacha(&[]));
     }
 
     #[test]

@@ -118,10 +118,10 @@ impl ClientVerifier {
         };
         // As in OpenSSL, what is wrong further up counts only where the chain leads to a root.
         let own_error = self.trust.check_alone(own, &read, now).err();
-        match (self.trust.lead(&read, others), own_error) {
-            (ChainError::Nowhere(words), None) => CertificateStatus::Unknown(words),
-            (ChainError::Nowhere(_), Some(own_error)) => CertificateStatus::Bad(reason(&own_error)),
-            (ChainError::Root, _) => CertificateStatus::Bad(reason(&error)),
+        match (self.trust.find_root(&read, others), own_error) {
+            (Err(missing), None) => CertificateStatus::Unknown(missing),
+            (Err(_), Some(own_error)) => CertificateStatus::Bad(reason(&own_error)),
+            (Ok(()), _) => CertificateStatus::Bad(reason(&error)),
         }
     }
 
@@ -139,24 +139,16 @@ impl ClientVerifier {
         if now > own.not_after {
             return CertificateStatus::Bad("certificate has expired".into());
         }
-        match self.trust.lead(own, others) {
-            ChainError::Nowhere(words) => CertificateStatus::Unknown(words),
+        match self.trust.find_root(own, others) {
+            Err(missing) => CertificateStatus::Unknown(missing),
             // webpki reads lists for certificates that it can read.
-            ChainError::Root if !self.trust.lists.is_empty() => {
+            Ok(()) if !self.trust.lists.is_empty() => {
                 CertificateStatus::Bad("unable to get certificate CRL".into())
             }
-            ChainError::Root if self.trust.has_issued(own) => CertificateStatus::Good,
-            ChainError::Root => CertificateStatus::Bad("certificate signature failure".into()),
+            Ok(()) if self.trust.has_issued(own) => CertificateStatus::Good,
+            Ok(()) => CertificateStatus::Bad("certificate signature failure".into()),
         }
     }
-}
-
-/// Where a chain leads, by the names in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ChainError {
-    /// Not to a root; how so, in OpenSSL's words, which nginx's users know.
-    Nowhere(&'static str),
-    Root,
 }
 
 /// Takes a certificate whatever it is for.
@@ -211,7 +203,7 @@ impl TrustAnchors {
         self.lists.iter().any(|one| !one.holds(now))
     }
 
-    /// Whether nothing is wrong with a certificate itself, whoever issued it.
+    /// Whether nothing is wrong with a certificate itself, whatever its issuer.
     fn check_alone(
         &self,
         own: &CertificateDer<'_>,
@@ -234,8 +226,13 @@ impl TrustAnchors {
         }
     }
 
-    /// Where the names of a chain lead, within the depth that is allowed.
-    fn lead(&self, own: &X509Parts<'_>, others: &[CertificateDer<'_>]) -> ChainError {
+    /// Whether the names of a chain lead to a root within the depth that is allowed; if not, why, in OpenSSL's words, which
+    /// nginx's users know.
+    fn find_root(
+        &self,
+        own: &X509Parts<'_>,
+        others: &[CertificateDer<'_>],
+    ) -> Result<(), &'static str> {
         let others: Vec<_> = others
             .iter()
             .filter_map(|other| X509Parts::parse(other))
@@ -243,23 +240,21 @@ impl TrustAnchors {
         let mut last = own;
         for step in 0..=self.depth {
             if self.roots.iter().any(|root| *root.subject == *last.issuer) {
-                return ChainError::Root;
+                return Ok(());
             }
             if last.is_self_issued() {
-                return ChainError::Nowhere(match step {
+                return Err(match step {
                     0 => "self-signed certificate",
                     _ => "self-signed certificate in certificate chain",
                 });
             }
             match others.iter().find(|other| other.subject == last.issuer) {
                 Some(issuer) => last = issuer,
-                None if step == 0 => {
-                    return ChainError::Nowhere("unable to verify the first certificate");
-                }
+                None if step == 0 => return Err("unable to verify the first certificate"),
                 None => break,
             }
         }
-        ChainError::Nowhere("unable to get local issuer certificate")
+        Err("unable to get local issuer certificate")
     }
 
     /// Whether a certificate is one of the roots.

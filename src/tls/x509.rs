@@ -1,8 +1,8 @@
-//! As much of a certificate as we have to read ourselves: whom it names, who issued it, its number, its time and its key.
+//! A reader of the parts of a certificate that are needed here: subject, issuer, serial number, validity and key.
 //!
-//! Whether it can be trusted is rustls's to say; what stands here only has to make no mistake about where things are.
+//! Whether it can be trusted is for rustls to decide; this reader only has to find the right parts.
 //!
-//! Names of people and machines in certificates, as nginx writes them: RFC 2253, the last part first.
+//! Names are written as nginx does: RFC 2253, the last part first.
 
 /// The parts of a certificate, each as it is encoded.
 #[derive(Debug, Clone, Copy)]
@@ -204,7 +204,7 @@ pub(super) fn text(name: &[u8]) -> String {
 
 /// A serial number, in hexadecimal.
 pub(super) fn serial(bytes: &[u8]) -> String {
-    // A zero in front only says that the number is not below zero.
+    // A zero in front only marks the number as positive.
     match bytes {
         [0, rest @ ..] if !rest.is_empty() => hex(rest),
         bytes => hex(bytes),
@@ -266,7 +266,7 @@ fn escaped(characters: &str) -> String {
     text
 }
 
-/// An object identifier; `None` for one whose numbers are larger than anybody's: UUIDs have 128 bits.
+/// An object identifier; `None` for one with a number of more than 128 bits, the length of UUIDs.
 fn dotted(bytes: &[u8]) -> Option<String> {
     let mut arcs: Vec<u128> = Vec::new();
     let mut arc: u128 = 0;

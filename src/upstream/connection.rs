@@ -256,14 +256,14 @@ async fn secure(client: &Arc<TlsConnector>, stream: Stream) -> Result<Socket, Er
 /// The PROXY header of a connection for this request.
 pub(super) fn proxy_header(record: &RequestRecord, version: ProxyProtocolVersion) -> Vec<u8> {
     let client = &record.connection;
-    let from = match record.client().remote() {
+    let from = match record.client().remote {
         RemoteAddr::Ip(address) => Some(address),
         RemoteAddr::Unix => None,
     };
     // The address that the client connected to as a trusted proxy reports it, else the local one.
     let reported = client
         .proxy_header()
-        .filter(|proxied| record.is_trusted() && Some(proxied.from) == from);
+        .filter(|proxied| record.trusted && Some(proxied.from) == from);
     let to = reported.map(|proxied| proxied.to).or(client.local);
     let ends = from.zip(to).map(|(from, to)| same_family(from, to));
     match version {

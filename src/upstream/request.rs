@@ -194,7 +194,7 @@ fn write_headers(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl 
     }
     let options = connection.then(|| ConnectionOptions::of(headers));
     let drops_underscores = !proxy_pass.settings.underscores_in_headers;
-    let trusted = record.is_trusted();
+    let trusted = record.trusted;
     let trace = record.trace.as_deref();
     let hops = hops(&record.head);
     for (name, value) in headers {

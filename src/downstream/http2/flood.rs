@@ -1,32 +1,32 @@
-//! What a client may do besides asking: so much a second of everything that costs us work and it nothing.
+//! Bounds on what an HTTP/2 client may send besides requests: so many frames a second of every kind that cost us work and it
+//! nothing.
 //!
-//! h2 bounds what would cost memory (streams at once, a head's size and its frames, resets nobody has looked at yet,
-//! data in small pieces). What is left costs time only, and is bounded here. The numbers are far above what browsers
-//! and gRPC clients do, and far below what an attack needs.
+//! h2 bounds what would cost memory (streams at once, the size and the frames of headers, resets that were not handled yet,
+//! data in small pieces). What is left costs time only, and is bounded here. The numbers are far above what browsers and gRPC
+//! clients send, and far below what an attack needs.
 //!
-//! The streams of a connection, known by their numbers: where bytes on the socket and requests on the road meet.
-//!
-//! h2 stands between the two and tells neither when the last byte of an answer has left. Its frames do, so whoever
-//! watches them says here which stream they were for.
+//! [`StreamTable`] joins the frames on the socket and the streams of the requests by their numbers. h2 reports to neither when
+//! the last byte of a response has left; the frames show it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use h2::Reason;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::message::{ClientConnection, FrameHeader, FrameType};
 
-/// What a client did too much of.
+/// What a client sent too much of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloodKind {
     /// Data without data.
     EmptyData,
-    /// A head larger than anybody needs, or in more pieces.
+    /// Headers that are too large, or in too many pieces.
     Headers,
     /// PING.
     Pings,
-    /// PRIORITY, and frames of kinds nobody knows.
+    /// PRIORITY, and frames of unknown types.
     Priorities,
     /// Streams reset by the client, or by us because it broke the rules on them.
     Resets,
@@ -45,7 +45,7 @@ pub(super) struct FloodBudgets {
     resets: FloodBudget,
     settings: FloodBudget,
     window_updates: FloodBudget,
-    // Of ours, that it may answer.
+    // PINGs of ours that it may acknowledge.
     pings_sent: u32,
     answers: u32,
 }
@@ -60,7 +60,6 @@ struct FloodBudget {
 
 impl FloodKind {
     /// Its name in logs and metrics.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::EmptyData => "empty_data",
@@ -123,10 +122,10 @@ impl FloodBudgets {
     /// properly earns it back.
     pub(super) fn send(&mut self, frame: FrameHeader) -> Result<(), FloodKind> {
         match frame.kind {
-            FrameType::Reset if is_their_fault(frame.code()) => {
+            FrameType::Reset if is_client_error(frame.code().into()) => {
                 self.resets.spend(Instant::now()).ok_or(FloodKind::Resets)?;
             }
-            // Whoever takes data in may say so, for the stream and for the connection.
+            // A client that receives data may send updates, for the stream and for the connection.
             FrameType::Data => self.window_updates.earn(4),
             FrameType::Ping if !frame.acknowledges() => {
                 self.pings_sent = self.pings_sent.saturating_add(1);
@@ -134,14 +133,14 @@ impl FloodBudgets {
             _ => {}
         }
         if frame.ends_stream() {
-            // Not every answer: whoever has a cheap one for each reset could go on for ever.
+            // Not every response: a client that gets a cheap one for each reset could go on for ever.
             self.answers = (self.answers + 1) % ANSWERS_A_RESET;
             self.resets.earn(u32::from(self.answers == 0));
         }
         Ok(())
     }
 
-    /// What the client has most likely done too much of, where it was h2 that had enough.
+    /// What the client has most likely sent too much of, where h2 ended the connection.
     pub(super) fn suspect(&self) -> FloodKind {
         if self.empty_data.left < self.empty_data.most {
             FloodKind::EmptyData
@@ -170,20 +169,19 @@ impl FloodBudget {
     }
 }
 
-/// So many answers that are taken make up for one reset.
+/// So many complete responses make up for one reset.
 const ANSWERS_A_RESET: u32 = 4;
 
-/// Whether a reset of ours answers a client that broke the rules: CVE-2025-8671 makes a server reset streams that it
-/// goes on working for. What fails behind us, and what we give up, is reset with other codes.
-fn is_their_fault(code: u32) -> bool {
-    const PROTOCOL_ERROR: u32 = 1;
-    const FLOW_CONTROL_ERROR: u32 = 3;
-    const STREAM_CLOSED: u32 = 5;
-    const FRAME_SIZE_ERROR: u32 = 6;
-    const REFUSED_STREAM: u32 = 7;
+/// Whether a reset of ours is due to a client that broke the rules: CVE-2025-8671 makes a server reset streams that it goes on
+/// working for. Errors of upstreams, and streams given up here, are reset with other codes.
+fn is_client_error(reason: Reason) -> bool {
     matches!(
-        code,
-        PROTOCOL_ERROR | FLOW_CONTROL_ERROR | STREAM_CLOSED | FRAME_SIZE_ERROR | REFUSED_STREAM
+        reason,
+        Reason::PROTOCOL_ERROR
+            | Reason::FLOW_CONTROL_ERROR
+            | Reason::STREAM_CLOSED
+            | Reason::FRAME_SIZE_ERROR
+            | Reason::REFUSED_STREAM
     )
 }
 
@@ -196,7 +194,7 @@ struct StreamTableInner {
     streams: BTreeMap<u32, Arc<ClientConnection>>,
     budgets: FloodBudgets,
     state: ConnectionSignals,
-    // The client was told that it has done something wrong.
+    // The client was sent a GOAWAY with an error.
     told_off: bool,
     // Streams of which something malformed has come, and which have not begun here.
     malformed: Vec<u32>,
@@ -207,13 +205,13 @@ struct StreamTableInner {
 pub(super) struct ConnectionSignals {
     /// The client has gone too far.
     pub(super) flood: Option<FloodKind>,
-    /// A head has begun to come and is not complete.
+    /// Headers have begun to come and are not complete.
     pub(super) within_head: bool,
     /// No stream is under way.
     pub(super) idle: bool,
     /// The connection is to end after the streams it has.
     pub(super) last: bool,
-    /// Heads that h2 has answered itself, because they were too large.
+    /// Requests that h2 has refused itself, because their headers were too large.
     pub(super) oversized: u32,
     /// Streams that were reset, or the connection ended, because what came was no request.
     pub(super) malformed: u32,
@@ -270,7 +268,7 @@ impl StreamTable {
         }
     }
 
-    /// Whether more of a head has to come.
+    /// Sets whether headers are incomplete.
     pub(super) fn set_within_head(&self, within: bool) {
         self.0.lock().state.within_head = within;
     }
@@ -305,7 +303,7 @@ impl StreamTable {
         }
     }
 
-    /// How things stand; what has to be told once is told once.
+    /// The signals; counts are reset.
     pub(super) fn take_state(&self) -> ConnectionSignals {
         let mut inner = self.0.lock();
         let state = ConnectionSignals {
@@ -322,12 +320,12 @@ impl StreamTable {
         self.0.lock().streams.is_empty()
     }
 
-    /// Whether the client was told that it has done something wrong.
+    /// Whether the client was sent a GOAWAY with an error.
     pub(super) fn has_told_off(&self) -> bool {
         self.0.lock().told_off
     }
 
-    /// What h2 has had enough of.
+    /// What h2 has most likely ended the connection for.
     pub(super) fn suspect(&self) -> FloodKind {
         self.0.lock().budgets.suspect()
     }

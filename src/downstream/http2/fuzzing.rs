@@ -4,7 +4,6 @@ use super::flood::FloodBudgets;
 use crate::message::{FrameHeader, FrameScanner};
 
 /// Lets bytes pass in pieces of this length as a client's, and again as ours; gives the frames that were seen.
-#[must_use]
 pub fn watch(bytes: &[u8], piece: usize) -> Vec<FrameHeader> {
     let pass = |mut frames: FrameScanner| {
         let mut budgets = FloodBudgets::new(256, tokio::time::Instant::now());
@@ -12,7 +11,7 @@ pub fn watch(bytes: &[u8], piece: usize) -> Vec<FrameHeader> {
         for mut piece in bytes.chunks(piece.max(1)) {
             while let Some(frame) = frames.next(&mut piece) {
                 seen.push(frame);
-                // What they say depends on the time, and so may differ from one run to the next.
+                // The results depend on the time, and so may differ from one run to the next.
                 let _verdicts = (budgets.receive(frame), budgets.send(frame));
             }
         }

@@ -1,10 +1,8 @@
 //! HTTP/2: many requests at once on one connection.
 //!
-//! h2 is used as it is, without hyper's server around it: the road needs to know the streams by their numbers (when
-//! the last byte of an answer has left, what it came to in bytes), to send interim answers and trailers, and to end a
-//! stream that its client does not read. Each stream is a task; all of them end with their connection.
-//!
-//! A client's socket as h2 sees it: every frame that passes is noted, and nobody blocks it for ever.
+//! h2 is used as it is, without hyper's server around it: weir needs the streams' numbers (to see when the last byte of a
+//! response has left, and how many bytes it took), sends interim responses and trailers, and ends a stream that its client does
+//! not read. Each stream is a task; all of them end with their connection.
 
 pub(super) mod flood;
 #[cfg(any(fuzzing, test))]
@@ -13,6 +11,7 @@ mod stream;
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::num::NonZeroU16;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -27,34 +26,44 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::flood::{ConnectionSignals, StreamTable};
-use self::stream::Http2Stream;
+use self::stream::StreamGuard;
 use super::slow_client::{LingeringClose, SendLimit};
-use super::{Handler, LAST_CALL};
+use super::{ConnectionSettings, Handler, LAST_CALL};
 use crate::clock::Deadline;
 use crate::message::{ClientConnection, ConnectionPhase, FrameScanner};
 use crate::telemetry;
 use crate::tls::Socket;
 
-/// Serves one client, of which `ahead` has been read, until it leaves, goes too far, is too slow, or `stop` is cancelled and its last answer is out.
+/// Serves one client, of which `ahead` has been read, until it leaves, floods, is too slow, or `stop` is cancelled and its last
+/// response is out.
 pub(super) async fn serve<H: Handler>(
     socket: Socket,
     ahead: Bytes,
     client: &Arc<ClientConnection>,
-    limits: Http2Settings,
+    settings: ConnectionSettings,
     handler: &H,
     stop: &CancellationToken,
 ) {
-    let roster = Arc::new(StreamTable::new(limits.resets));
-    let io = Http2Io::new(socket, ahead, Arc::clone(client), Arc::clone(&roster));
-    let handshake = builder(&limits).handshake(io);
-    let Ok(Ok(h2)) = tokio::time::timeout(limits.header_timeout, handshake).await else {
+    let roster = Arc::new(StreamTable::new(settings.resets.into()));
+    let io = Http2Io {
+        socket,
+        ahead,
+        client: Arc::clone(client),
+        roster: Arc::clone(&roster),
+        received: FrameScanner::from_client(),
+        sent: FrameScanner::from_server(),
+        writing: SendLimit::default(),
+        linger: None,
+    };
+    let handshake = builder(&settings).handshake(io);
+    let Ok(Ok(h2)) = tokio::time::timeout(settings.header_timeout, handshake).await else {
         return;
     };
     let mut connection = Http2Connection {
         h2,
         roster,
         client,
-        limits,
+        settings,
         handler,
         streams: JoinSet::new(),
         ending: GoAwayState::NotYet,
@@ -77,37 +86,24 @@ pub(super) async fn serve<H: Handler>(
     .await;
 }
 
-/// What holds for a connection.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Http2Settings {
-    /// How many requests may be under way at once.
-    pub(super) streams: u32,
-    /// How many of them it may reset.
-    pub(super) resets: u32,
-    /// How large a head may be, in bytes.
-    pub(super) head: u32,
-    /// How long one may take.
-    pub(super) header_timeout: Duration,
-}
-
 /// A connection.
 struct Http2Connection<'c, H> {
     h2: Connection<Http2Io, Bytes>,
     roster: Arc<StreamTable>,
     client: &'c Arc<ClientConnection>,
-    limits: Http2Settings,
+    settings: ConnectionSettings,
     handler: &'c H,
     streams: JoinSet<()>,
     ending: GoAwayState,
     // Whether there has been a request.
     asked: bool,
-    // For a head that has begun to come.
+    // For headers that have begun to come.
     head: Deadline,
     // For the next request.
     rest: Deadline,
-    // How long it may stay when it has nothing to wait for and was told to ask nothing more.
+    // How long it may stay idle after a GOAWAY.
     farewell: Duration,
-    // For the client to leave, once it was told to.
+    // For the client to leave after the last GOAWAY.
     close: Deadline,
     last_words: Duration,
 }
@@ -116,9 +112,9 @@ struct Http2Connection<'c, H> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GoAwayState {
     NotYet,
-    /// It was told to ask nothing more; what it has asked is answered.
+    /// A first GOAWAY was sent; requests that have come are served.
     Retires,
-    /// It was told to go.
+    /// The last GOAWAY was sent.
     Closes,
 }
 
@@ -141,14 +137,14 @@ impl<H: Handler> Http2Connection<'_, H> {
             }
             let before = self.ending;
             let over = self.poll_ending(context);
-            // Otherwise there is something to be said.
+            // Otherwise there is a GOAWAY to be sent.
             if over.is_ready() || self.ending == before {
                 return over;
             }
         }
     }
 
-    /// Tells of what came and was no request.
+    /// Reports what came and was not a request.
     fn report(&self, state: &ConnectionSignals) {
         for (times, status) in [(state.malformed, 400), (state.oversized, 431)] {
             for _ in 0..times {
@@ -161,21 +157,20 @@ impl<H: Handler> Http2Connection<'_, H> {
         self.asked = true;
         while self.streams.try_join_next().is_some() {}
         let number = respond.stream_id().as_u32();
-        let stream = Http2Stream {
-            request,
-            respond,
+        let guard = StreamGuard {
+            number,
             client: Arc::new(ClientConnection::for_stream(self.client)),
             connection: Arc::clone(self.client),
             roster: Arc::clone(&self.roster),
         };
         if self.ending != GoAwayState::NotYet {
-            stream.client.state.closes_after_response.set(true);
+            guard.client.state.closes_after_response.set(true);
         }
         // Before its task runs: however soon it is over, the connection was not idle.
-        self.roster.enter(number, Arc::clone(&stream.client));
+        self.roster.enter(number, Arc::clone(&guard.client));
         let (handler, connection) = (self.handler.clone(), self.client.serial);
         self.streams.spawn(async move {
-            let running = Box::pin(stream.run(handler));
+            let running = Box::pin(stream::run(guard, request, respond, handler));
             telemetry::isolated(running, |panic| {
                 tracing::error!(
                     connection,
@@ -210,7 +205,7 @@ impl<H: Handler> Http2Connection<'_, H> {
     /// Ends a connection whose client keeps us waiting.
     fn poll_late(&mut self, within_head: bool, idle: bool, context: &mut Context<'_>) {
         if within_head {
-            self.head.start(self.limits.header_timeout);
+            self.head.start(self.settings.header_timeout);
             if self.head.poll_passed(context).is_ready() {
                 self.handler.refused_head(self.client, 408);
                 return self.close(Reason::NO_ERROR);
@@ -218,7 +213,7 @@ impl<H: Handler> Http2Connection<'_, H> {
         } else {
             self.head.clear();
         }
-        // Others may see whether it could make room for them.
+        // For other connections that need its place.
         self.client.state.set_phase(match (idle, self.asked) {
             (true, true) => ConnectionPhase::Idle,
             (true, false) => ConnectionPhase::Head,
@@ -228,8 +223,8 @@ impl<H: Handler> Http2Connection<'_, H> {
             return self.rest.clear();
         }
         self.rest.start(match self.ending {
-            GoAwayState::NotYet if self.asked => self.client.state.keepalive_timeout(),
-            GoAwayState::NotYet => self.limits.header_timeout,
+            GoAwayState::NotYet if self.asked => self.client.state.keepalive_timeout.get(),
+            GoAwayState::NotYet => self.settings.header_timeout,
             GoAwayState::Retires | GoAwayState::Closes => self.farewell,
         });
         if self.rest.poll_passed(context).is_ready() {
@@ -241,7 +236,7 @@ impl<H: Handler> Http2Connection<'_, H> {
         }
     }
 
-    /// We stop: what is under way is answered, and nobody is waited for who has nothing to wait for.
+    /// Stops: requests that have come are served, and an idle client is not waited for.
     fn stop(&mut self) {
         if self.roster.is_idle() {
             self.farewell = LAST_CALL;
@@ -254,7 +249,7 @@ impl<H: Handler> Http2Connection<'_, H> {
         }
     }
 
-    /// Asks the client to ask nothing more here; what it has asked already is answered.
+    /// Sends a first GOAWAY; requests that have come are served.
     fn retire(&mut self) {
         self.h2.graceful_shutdown();
         self.ending = GoAwayState::Retires;
@@ -275,21 +270,21 @@ impl<H: Handler> Http2Connection<'_, H> {
         {
             self.handler.flooded(self.client, self.roster.suspect());
         }
-        let (connection, client) = (self.client.serial, self.client.text());
+        let (connection, client) = (self.client.serial, self.client.addr.text());
         tracing::debug!(connection, client, %error, "connection ended");
     }
 }
 
-fn builder(limits: &Http2Settings) -> server::Builder {
+fn builder(settings: &ConnectionSettings) -> server::Builder {
     let mut builder = server::Builder::new();
     builder
-        .max_concurrent_streams(limits.streams)
-        .max_header_list_size(limits.head)
+        .max_concurrent_streams(settings.streams.map_or(1, NonZeroU16::get).into())
+        .max_header_list_size(settings.max_head)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
         // Theirs is for what lies unread, ours for all.
-        .max_pending_accept_reset_streams(limits.resets as usize);
+        .max_pending_accept_reset_streams(settings.resets.into());
     builder
 }
 
@@ -297,11 +292,11 @@ fn builder(limits: &Http2Settings) -> server::Builder {
 const STREAM_WINDOW: u32 = 128 * 1024;
 /// The same for all of them together: this much memory a connection may cost us at most.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// What of an answer may wait for the client to take it in.
+/// How much of a response may wait for the client to accept it.
 const SEND_BUFFER: usize = 64 * 1024;
-/// How long a client that was told to ask nothing more, and has nothing to wait for, may take to leave.
+/// How long an idle client may take to leave after a GOAWAY.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long the last words may take.
+/// How long the last GOAWAY may take to arrive.
 const CLOSE: Duration = Duration::from_secs(5);
 
 /// A socket that carries frames.
@@ -319,24 +314,6 @@ struct Http2Io {
 }
 
 impl Http2Io {
-    fn new(
-        socket: Socket,
-        ahead: Bytes,
-        client: Arc<ClientConnection>,
-        roster: Arc<StreamTable>,
-    ) -> Self {
-        Self {
-            socket,
-            ahead,
-            client,
-            roster,
-            received: FrameScanner::from_client(),
-            sent: FrameScanner::from_server(),
-            writing: SendLimit::default(),
-            linger: None,
-        }
-    }
-
     /// Notes what was written, which is the front of these; ends waits as over HTTP/1.
     fn written<'b>(
         &mut self,
@@ -414,7 +391,7 @@ impl AsyncWrite for Http2Io {
         Pin::new(&mut self.socket).poll_flush(context)
     }
 
-    /// Closes slowly, so that the last answers are not lost to a reset; at once on those who have done wrong.
+    /// Closes slowly, so that the last responses are not lost to a reset; at once where the client was sent an error.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.roster.has_told_off() {

@@ -1,11 +1,9 @@
-//! One stream: a request on the road, then its answer, until the last byte has left or the client gives it up.
+//! One HTTP/2 stream: a request, then its response, until the last byte has left or the client resets the stream.
 //!
-//! Heads in the form that the road knows, whichever version of HTTP they came over.
-//!
-//! HTTP/2 says in fields what HTTP/1 says in the request line, and in several cookies what HTTP/1 says in one. On the
-//! road there is one form of each: the target in origin form, a Host field, cookies in one line. What could be read in
-//! two ways has been refused by h2 already (fields of the connection, names and values that would split, pseudo fields
-//! that are missing, doubled or late), or is refused with all other targets.
+//! Handlers see the same form of a request whichever version of HTTP it came over. HTTP/2 has fields for what HTTP/1 has in the
+//! request line, and several cookie fields where HTTP/1 has one: here they become a target in origin form, a Host field, and
+//! cookies in one field. Ambiguous requests are refused by h2 already (fields of the connection, names and values that would
+//! split, pseudo fields that are missing, doubled or late), or with all other targets.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -16,7 +14,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
-use http::uri::PathAndQuery;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header, request, response,
 };
@@ -29,10 +26,9 @@ use crate::downstream::Handler;
 use crate::downstream::slow_client::SendLimit;
 use crate::message::{ClientConnection, CloseConnection, ConnectionPhase, IncomingBody, headers};
 
-/// A request that has come, and where its answer goes.
-pub(super) struct Http2Stream {
-    pub(super) request: Request<RecvStream>,
-    pub(super) respond: SendResponse<Bytes>,
+/// A stream under way, over when dropped.
+pub(super) struct StreamGuard {
+    pub(super) number: u32,
     /// The client, as on a connection of its own.
     pub(super) client: Arc<ClientConnection>,
     /// The client's connection.
@@ -40,43 +36,30 @@ pub(super) struct Http2Stream {
     pub(super) roster: Arc<StreamTable>,
 }
 
-/// A stream under way, over when dropped.
-struct StreamGuard {
-    number: u32,
-    client: Arc<ClientConnection>,
-    connection: Arc<ClientConnection>,
-    roster: Arc<StreamTable>,
-}
-
 /// The client has reset the stream, or the connection is gone, or what came on it was malformed.
 struct StreamReset;
 
-impl Http2Stream {
-    /// Answers it.
-    pub(super) async fn run<H: Handler>(self, handler: H) {
-        let mut respond = self.respond;
-        let number = respond.stream_id().as_u32();
-        let client = Arc::clone(&self.client);
-        let _stay = StreamGuard {
-            number,
-            client: self.client,
-            connection: self.connection,
-            roster: self.roster,
-        };
-        let Some(request) = understood(self.request, &client) else {
-            return respond.send_reset(Reason::PROTOCOL_ERROR);
-        };
-        let asked = request.method().clone();
-        client.state.begin_request();
-        let response = match handled(&handler, request, &client, &mut respond).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(CloseConnection)) => return respond.send_reset(Reason::CANCEL),
-            Err(StreamReset) => return,
-        };
-        client.state.final_response();
-        // An error here is a stream that is gone: who waits for it is told by the drop of the body.
-        drop(send_response(response, &asked, &client, &mut respond).await);
-    }
+/// Sends the handler's response to a request.
+pub(super) async fn run<H: Handler>(
+    guard: StreamGuard,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    handler: H,
+) {
+    let client = &guard.client;
+    let Some(request) = understood(request, client) else {
+        return respond.send_reset(Reason::PROTOCOL_ERROR);
+    };
+    let asked = request.method().clone();
+    client.state.begin_request();
+    let response = match handled(&handler, request, client, &mut respond).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(CloseConnection)) => return respond.send_reset(Reason::CANCEL),
+        Err(StreamReset) => return,
+    };
+    client.state.final_response();
+    // An error here is a stream that is gone: the drop of the body notifies what waits for it.
+    drop(send_response(response, &asked, client, &mut respond).await);
 }
 
 impl Drop for StreamGuard {
@@ -92,7 +75,7 @@ impl Drop for StreamGuard {
     }
 }
 
-/// The request in the form the road knows.
+/// The request in the form that handlers know.
 fn understood(
     request: Request<RecvStream>,
     client: &Arc<ClientConnection>,
@@ -111,7 +94,7 @@ fn understood(
     Some(Request::from_parts(head, incoming))
 }
 
-/// What the road makes of a request; given up when the client gives it up.
+/// The handler's response to a request; an error when the client resets the stream.
 async fn handled<H: Handler>(
     handler: &H,
     request: Request<IncomingBody>,
@@ -125,7 +108,7 @@ async fn handled<H: Handler>(
         if !std::mem::replace(&mut known, true) {
             client.state.set_waker(context.waker());
         }
-        // Before anybody can see the end of a body that has no good end.
+        // Before the handler can see the end of a malformed body.
         if client.state.refused().is_some() {
             respond.send_reset(Reason::PROTOCOL_ERROR);
             return Poll::Ready(Err(StreamReset));
@@ -134,7 +117,7 @@ async fn handled<H: Handler>(
             return Poll::Ready(Err(StreamReset));
         }
         let handled = handling.as_mut().poll(context);
-        let interims = match client.state.has_interim() {
+        let interims = match client.state.has_interim.get() {
             true => client.state.take_interim(),
             false => Vec::new(),
         };
@@ -151,7 +134,7 @@ async fn handled<H: Handler>(
     .await
 }
 
-/// Sends an answer until its last byte has left.
+/// Sends a response until its last byte has left.
 async fn send_response<B>(
     response: Response<B>,
     asked: &Method,
@@ -174,18 +157,18 @@ where
     if !ends {
         poll_fn(|context| sending.poll_body(&mut body, context)).await?;
     }
-    // What lasts as long as the answer now waits for its last byte.
+    // The response's guard now waits for its last byte.
     drop(body);
-    client.state.body_taken();
+    client.state.body_taken.set(true);
     poll_fn(|context| sending.poll_left(context)).await
 }
 
-/// An answer on its way.
+/// A response on its way.
 struct ResponseSender<'s> {
     stream: SendStream<Bytes>,
     client: &'s ClientConnection,
     limit: SendLimit,
-    // How much of it had left when it was last looked at.
+    // How much of it had left when it was last measured.
     sent: u64,
 }
 
@@ -229,16 +212,13 @@ impl ResponseSender<'_> {
                     }
                 }
                 Err(frame) => {
-                    let trailers = frame.into_trailers().unwrap_or_default();
-                    return Poll::Ready(self.end(trailers));
+                    let mut trailers = frame.into_trailers().unwrap_or_default();
+                    headers::clean_for_streams(&mut trailers);
+                    let ended = self.stream.send_trailers(trailers);
+                    return Poll::Ready(ended.map_err(|_| StreamReset));
                 }
             }
         }
-    }
-
-    fn end(&mut self, mut trailers: HeaderMap) -> Result<(), StreamReset> {
-        headers::clean_for_streams(&mut trailers);
-        self.stream.send_trailers(trailers).map_err(|_| StreamReset)
     }
 
     /// Ready when the client takes more.
@@ -289,12 +269,15 @@ impl ResponseSender<'_> {
     }
 }
 
-/// A request's head as if it had come over HTTP/1; `None` where a reader of HTTP/1 would be fooled.
+/// A request's headers as if they had come over HTTP/1; `None` where they would be ambiguous there.
 pub(super) fn request_head(mut head: request::Parts) -> Option<request::Parts> {
+    // White space around a value: HTTP/1 does not take it for a part of the value, so the same value would have many
+    // spellings, and a limit as many buckets.
+    let is_padded = |value: &HeaderValue| value.as_bytes().trim_ascii().len() < value.len();
     if head.headers.values().any(is_padded) {
         return None;
     }
-    // Equal or not, as over HTTP/1: RFC 9110, 8.6 lets a recipient choose, and nobody sends two by accident.
+    // Equal or not, as over HTTP/1: RFC 9110, 8.6 lets a recipient choose, and no client sends two by accident.
     if is_repeated(&head.headers, &header::CONTENT_LENGTH) {
         return None;
     }
@@ -306,7 +289,9 @@ pub(super) fn request_head(mut head: request::Parts) -> Option<request::Parts> {
         return None;
     }
     let target = head.uri.path_and_query()?.clone();
-    if !target.as_str().starts_with('/') && !is_whole_server(&head.method, &target) {
+    // `*` stands for the whole server.
+    let is_whole_server = head.method == Method::OPTIONS && target == "*";
+    if !target.as_str().starts_with('/') && !is_whole_server {
         return None;
     }
     if let Some(authority) = head.uri.authority() {
@@ -327,20 +312,8 @@ pub(super) fn request_head(mut head: request::Parts) -> Option<request::Parts> {
     Some(head)
 }
 
-/// Whether there is white space around a value. HTTP/1 does not take it for a part of the value, so the same value
-/// would have many spellings, and a limit as many buckets.
-fn is_padded(value: &HeaderValue) -> bool {
-    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    is_space(value.as_bytes().first()) || is_space(value.as_bytes().last())
-}
-
 fn is_repeated(fields: &HeaderMap, name: &HeaderName) -> bool {
     fields.get_all(name).iter().nth(1).is_some()
-}
-
-/// `*`, which is all there is to ask a whole server for.
-fn is_whole_server(method: &Method, target: &PathAndQuery) -> bool {
-    *method == Method::OPTIONS && target == "*"
 }
 
 /// Cookies may come in crumbs so that each is compressed on its own.
@@ -348,23 +321,20 @@ fn join_cookies(fields: &mut HeaderMap) -> Option<()> {
     if !is_repeated(fields, &header::COOKIE) {
         return Some(());
     }
-    let crumbs: Vec<_> = fields.get_all(header::COOKIE).iter().collect();
-    let whole = crumbs
-        .iter()
-        .map(|crumb| crumb.as_bytes())
-        .collect::<Vec<_>>()
-        .join(&b"; "[..]);
+    let crumbs = fields.get_all(header::COOKIE).iter();
+    let crumbs: Vec<_> = crumbs.map(HeaderValue::as_bytes).collect();
+    let whole = crumbs.join(&b"; "[..]);
     fields.insert(header::COOKIE, HeaderValue::from_bytes(&whole).ok()?);
     Some(())
 }
 
-/// Makes an answer's head fit for HTTP/2, and adds what a server adds.
+/// Removes from a response what HTTP/2 does not allow, and adds what a server adds.
 pub(super) fn prepare_head(head: &mut response::Parts, asked: &Method, body: &SizeHint) {
     headers::clean_for_streams(&mut head.headers);
     if !head.headers.contains_key(header::DATE) {
         head.headers.insert(header::DATE, date());
     }
-    // What a HEAD would have got is for the answer to say, and that there is nothing is seen.
+    // For a HEAD the handler sets the length, and an empty body needs none.
     let length = body.exact().filter(|length| *length > 0);
     if let Some(length) = length.filter(|_| *asked != Method::HEAD)
         && !head.headers.contains_key(header::CONTENT_LENGTH)

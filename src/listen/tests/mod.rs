@@ -189,7 +189,7 @@ async fn connections_are_named_and_numbered() {
     }
     let peers = rig.peers.lock().clone();
     assert_eq!(peers.len(), 2);
-    assert_eq!(peers[0].text(), "127.0.0.1");
+    assert_eq!(peers[0].addr.text(), "127.0.0.1");
     assert_eq!(peers[0].local, Some(address));
     assert!(peers[0].serial < peers[1].serial);
 }
@@ -226,7 +226,7 @@ async fn a_unix_socket_accepts_on_every_event_loop() {
     assert!(
         peers
             .iter()
-            .all(|peer| peer.addr.remote() == RemoteAddr::Unix)
+            .all(|peer| peer.addr.remote == RemoteAddr::Unix)
     );
 }
 

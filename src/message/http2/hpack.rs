@@ -134,7 +134,7 @@ impl HpackScanner {
         }
     }
 
-    /// The block is over; says what was in it.
+    /// Ends the block, and returns what was found in it.
     pub(super) fn end(&mut self) -> BlockSummary {
         if !matches!(self.place, HpackState::Start) {
             self.place = HpackState::Lost;
@@ -298,7 +298,7 @@ impl HpackInteger {
         Self { value, shift: 0 }
     }
 
-    /// The number, if this is its last byte; else what to go on with, unless it is too large for anybody.
+    /// The number, if this is its last byte; else the state to go on with, unless the number is too large.
     fn add(self, byte: u8) -> Result<u32, Option<Self>> {
         if self.shift > 21 {
             return Err(None);

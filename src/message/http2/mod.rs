@@ -1,11 +1,13 @@
-//! HTTP/2's frames as they pass by on a connection: nine bytes of each are looked at, the rest is counted.
+//! HTTP/2 frames as they pass on a connection: nine bytes of each are read, the rest is counted.
 //!
-//! Pure, so that it can stand beside the real reader on both directions of every connection, a client's or a backend's. What is not well-formed
-//! is refused by whoever reads for real, except for what `fields` see and h2 does not.
+//! The scanner is pure, so that it can stand beside h2 on both directions of every connection, a client's or a backend's. h2
+//! refuses what is malformed, except for the header fields that [`hpack`] finds and h2 accepts.
 
 mod hpack;
 #[cfg(test)]
 mod tests;
+
+use h2::Reason;
 
 use self::hpack::HpackScanner;
 
@@ -28,35 +30,35 @@ pub struct FrameHeader {
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameType {
-    /// More of a head.
+    /// More of a block of headers.
     Continuation,
     /// A part of a body.
     Data,
     /// The end of a connection, or its announcement.
     GoAway,
-    /// A head, or trailers.
+    /// Headers, or trailers.
     Headers,
-    /// One that nobody knows, or that is none of ours.
+    /// Of a type that is unknown or not needed here.
     Other,
-    /// A question whether somebody is there, or the answer.
+    /// A check of the connection, or its acknowledgement.
     Ping,
     /// What to send first.
     Priority,
     /// The end of a stream before its end.
     Reset,
-    /// What somebody is ready to take.
+    /// The settings of one side, or their acknowledgement.
     Settings,
     /// That more may be sent.
     WindowUpdate,
 }
 
 /// Where in the frames of one direction we are.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FrameScanner {
     // What comes before the first frame.
     skip: usize,
     head: [u8; HEAD],
-    // How much of the head is there; all of it while the payload passes.
+    // How much of the frame's header is there; all of it while the payload passes.
     known: usize,
     left: u32,
     word: u64,
@@ -70,19 +72,16 @@ pub struct FrameScanner {
 
 impl FrameHeader {
     /// Whether it is the last of its stream in this direction.
-    #[must_use]
     pub fn ends_stream(self) -> bool {
         matches!(self.kind, FrameType::Data | FrameType::Headers) && self.flags & END_STREAM != 0
     }
 
     /// Whether it only acknowledges one of the other side's.
-    #[must_use]
     pub fn acknowledges(self) -> bool {
         matches!(self.kind, FrameType::Ping | FrameType::Settings) && self.flags & ACK != 0
     }
 
     /// Data without any: nothing but padding, and not the end.
-    #[must_use]
     pub fn is_empty_data(self) -> bool {
         let padding = match self.flags & PADDED {
             0 => 0,
@@ -93,7 +92,6 @@ impl FrameHeader {
     }
 
     /// Why a stream is reset, or a connection ended.
-    #[must_use]
     pub fn code(self) -> u32 {
         let [a, b, c, d, rest @ ..] = self.word.to_be_bytes();
         u32::from_be_bytes(match self.kind {
@@ -102,28 +100,21 @@ impl FrameHeader {
         })
     }
 
-    /// Whether it tells somebody that what came was not well-formed.
-    #[must_use]
+    /// Whether it reports that what came was malformed.
     pub fn says_malformed(self) -> bool {
-        const PROTOCOL_ERROR: u32 = 1;
-        const FRAME_SIZE_ERROR: u32 = 6;
-        const COMPRESSION_ERROR: u32 = 9;
         matches!(self.kind, FrameType::Reset | FrameType::GoAway)
             && matches!(
-                self.code(),
-                PROTOCOL_ERROR | FRAME_SIZE_ERROR | COMPRESSION_ERROR
+                Reason::from(self.code()),
+                Reason::PROTOCOL_ERROR | Reason::FRAME_SIZE_ERROR | Reason::COMPRESSION_ERROR
             )
     }
 
     /// Whether it ends a connection because too much was asked.
-    #[must_use]
     pub fn asks_for_calm(self) -> bool {
-        const ENHANCE_YOUR_CALM: u32 = 11;
-        self.kind == FrameType::GoAway && self.code() == ENHANCE_YOUR_CALM
+        self.kind == FrameType::GoAway && Reason::from(self.code()) == Reason::ENHANCE_YOUR_CALM
     }
 
     /// Bytes on the wire.
-    #[must_use]
     pub fn size(self) -> usize {
         HEAD + self.length as usize
     }
@@ -131,32 +122,17 @@ impl FrameHeader {
 
 impl FrameScanner {
     /// What the client sends: its preface first.
-    #[must_use]
     pub fn from_client() -> Self {
         Self {
+            skip: 24,
             fields: Some(HpackScanner::default()),
-            ..Self::after(24)
+            ..Self::default()
         }
     }
 
     /// What the server sends.
-    #[must_use]
     pub fn from_server() -> Self {
-        Self::after(0)
-    }
-
-    fn after(skip: usize) -> Self {
-        Self {
-            skip,
-            head: [0; HEAD],
-            known: 0,
-            left: 0,
-            word: 0,
-            block: false,
-            fields: None,
-            latest: 0,
-            trailers: false,
-        }
+        Self::default()
     }
 
     /// Takes bytes off the front up to the end of a frame; `None` when they end before it does.
@@ -230,8 +206,7 @@ impl FrameScanner {
         }
     }
 
-    /// Whether the head of a request has begun and not ended, or anything else that is not a body.
-    #[must_use]
+    /// Whether the headers of a request, or anything else that is not a body, have begun and not ended.
     pub fn is_within_head(&self) -> bool {
         let begun = self.known > 0 && !(self.known == HEAD && self.head[3] == DATA);
         self.skip > 0 || self.block || begun

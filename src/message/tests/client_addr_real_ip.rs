@@ -206,12 +206,12 @@ fn nobody_else_is_believed() {
     let fields = [("x-forwarded-for", "1.1.1.1")];
     let record = told(&rule, &fields);
     assert_eq!(record.client().text(), "192.0.2.7");
-    assert!(!record.is_trusted());
+    assert!(!record.trusted);
     let unix = ClientConnection::new(RemoteAddr::Unix, None, 1, Millis(0));
     let mut record = request_in(plan(), unix, "GET", "/", &fields);
     record.identify(&rule);
     assert_eq!(record.client().text(), "1.1.1.1");
-    assert_eq!(record.connection.text(), "unix:");
+    assert_eq!(record.connection.addr.text(), "unix:");
 }
 
 /// A proxy's connection carries the requests of many, one after the other.

@@ -50,7 +50,7 @@ fn a_tail_ends_with_the_flush_and_the_next_request_is_awaited() {
     connection
         .state
         .finish_when_flushed(guard(&connection, &endings));
-    connection.state.body_taken();
+    connection.state.body_taken.set(true);
     assert!(endings.lock().is_empty());
     assert!(connection.state.flushed());
     assert_eq!(*endings.lock(), [ResponseEnd::Complete]);

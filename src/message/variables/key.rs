@@ -82,7 +82,6 @@ impl KeyReader {
     }
 
     /// Whether a value may be taken as it stands in the request.
-    #[must_use]
     pub fn takes_as_is(self, variable: &Variable) -> bool {
         match variable {
             Variable::Http(name) => !self.underscores && *name != header::AUTHORIZATION,
@@ -109,7 +108,12 @@ impl KeyReader {
         for (_, value) in values {
             let between: &[u8] = match *name == header::COOKIE {
                 true => b"; ",
-                false if self.on_ambiguous == OnAmbiguousKey::Join || is_list(name) => b", ",
+                false
+                    if self.on_ambiguous == OnAmbiguousKey::Join
+                        || LISTS.binary_search(&name.as_str()).is_ok() =>
+                {
+                    b", "
+                }
                 false => return Err(AmbiguousKey),
             };
             out.extend_from_slice(between);
@@ -199,19 +203,16 @@ fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
         (byte, rest) = match rest {
             [] => return None,
             [b'+', after @ ..] => (b' ', after),
-            [b'%', high, low, after @ ..] => match encoded(*high, *low) {
-                Some(byte) => (byte, after),
-                None => (b'%', &rest[1..]),
-            },
+            [b'%', high, low, after @ ..] => {
+                match hex_byte(*high, *low).filter(|byte| !byte.is_ascii_control()) {
+                    Some(byte) => (byte, after),
+                    None => (b'%', &rest[1..]),
+                }
+            }
             [byte, after @ ..] => (*byte, after),
         };
         Some(byte)
     })
-}
-
-/// The byte that two hexadecimal digits stand for; `None` for other letters and for control characters.
-fn encoded(high: u8, low: u8) -> Option<u8> {
-    hex_byte(high, low).filter(|byte| !byte.is_ascii_control())
 }
 
 /// The values of all cookies of a name in one line, which stand behind a `;`, or a comma as in nginx.
@@ -237,11 +238,6 @@ fn unquoted(value: &[u8]) -> &[u8] {
         [b'"', inside @ .., b'"'] => inside,
         value => value,
     }
-}
-
-/// Whether a request may have several lines of a field that mean one list.
-fn is_list(name: &HeaderName) -> bool {
-    LISTS.binary_search(&name.as_str()).is_ok()
 }
 
 /// Request header fields that are lists by definition, so that several lines are one value (RFC 9110, 5.3), in order.

@@ -1,30 +1,13 @@
-//! Variables: what is known of a request, as text.
+//! Variables: what is known of a request, as text. Meanings are nginx's, to the byte.
 //!
-//! A template was parsed when the configuration was read; here it only appends to a buffer of the caller's. Nothing
-//! else is allocated, because keys are made this way for every request. Meanings are nginx's, to the byte.
-//!
-//! `maps`: variables made from other variables, nginx's `map` and `geo`.
-//!
-//! Where the source is the client's address itself, no text is made of it only to be parsed again.
-//!
-//! Variables of the connection and the machine it ends at.
-//!
-//! Variables of a TLS connection, as nginx fills them.
-//!
-//! Variables of the trace a request is part of.
-//!
-//! Variables that tell of every upstream server tried, in order and comma separated, as nginx lists them.
-//!
-//! Buffers for text that is needed only for a moment: what a map looks up, what a header field will say.
-//!
-//! No request should allocate for these, so each thread keeps them. There is more than one, because a map's source may
-//! be another map.
+//! A template was parsed when the configuration was read; here it only appends to a buffer of the caller's. Nothing else is
+//! allocated, because keys are made this way for every request. Buffers for text that is needed only for a moment (the source
+//! of a map) are kept by each thread; there is more than one, because a map's source may be another map.
 
 mod key;
 mod request;
 #[cfg(test)]
 mod tests;
-mod time;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -37,16 +20,14 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
 use super::client_addr::ClientAddr;
-use super::connection::{
-    CertificateStatus, ClientCertificate, ClientConnection, ProxyHeader, TlsInfo,
-};
+use super::connection::{CertificateStatus, ClientConnection, ProxyHeader};
 use super::record::{Attempt, LimitStatus, RequestRecord};
 use super::trace::TraceParent;
+use crate::clock::{Clock, LogSecond};
 use crate::config::plan::{
     Geo, LimitVariable, Map, MapLookup, MapValues, Part, ProxyTlv, ServerName, Template,
     TlsVariable, TraceVariable, Variable,
 };
-
 use crate::text::{is_unreserved, percent_encode, push_hex};
 
 pub use self::key::{AmbiguousKey, KeyReader};
@@ -63,7 +44,7 @@ pub fn render(template: &Template, record: &RequestRecord, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a variable's value and says whether it has one: an empty value is one too.
+/// Appends a variable's value; true if it has one, even an empty one.
 pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let head = &record.head;
     match variable {
@@ -77,16 +58,17 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
         Variable::ContentLength => field(&head.headers, &header::CONTENT_LENGTH, out),
         Variable::ContentType => field(&head.headers, &header::CONTENT_TYPE, out),
         Variable::Cookie(name) => some(out, request::cookie(head, name)),
-        Variable::ForwardedFor => forwarded_for(record, record.is_trusted(), out),
+        Variable::ForwardedFor => forwarded_for(record, record.trusted, out),
         Variable::Host => text(out, request::host(record)),
         Variable::Hostname => text(out, &*HOSTNAME),
         Variable::Http(name) => field(&head.headers, name, out),
         Variable::Http2 => some(out, http2(record)),
-        Variable::Https => https(&record.connection, out),
+        // Known to be nothing outside TLS.
+        Variable::Https => text(out, record.connection.tls().map_or("", |_| "on")),
         Variable::IsArgs => text(out, request::is_args(head)),
         Variable::Limit(what) => some(out, limit(*what, record)),
         Variable::Map(index) => append_map(*index, record, out),
-        Variable::Msec | Variable::TimeIso8601 | Variable::TimeLocal => time::now(variable, out),
+        Variable::Msec | Variable::TimeIso8601 | Variable::TimeLocal => time(variable, out),
         Variable::Pid => shown(out, std::process::id()),
         Variable::ProxyAddXForwardedFor => forwarded_for(record, true, out),
         Variable::PassedHost | Variable::ProxyHost => host(variable, record, out),
@@ -95,7 +77,7 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
         Variable::ProxyProtocolServerAddr => proxied(record, |it| it.to.ip(), out),
         Variable::ProxyProtocolServerPort => proxied(record, |it| it.to.port(), out),
         Variable::ProxyProtocolTlv(tlv) => append_tlv(record, *tlv, out),
-        Variable::RealipRemoteAddr => text(out, record.connection.text()),
+        Variable::RealipRemoteAddr => text(out, record.connection.addr.text()),
         Variable::RealipRemotePort => port(&record.connection.addr, out),
         Variable::RemoteAddr => text(out, record.client().as_bytes()),
         Variable::RemotePort => port(record.client(), out),
@@ -106,8 +88,8 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
         Variable::RequestMethod => !record.unparsed && text(out, head.method.as_str()),
         Variable::RequestTime => request_time(record, out),
         Variable::RequestUri => !record.unparsed && text(out, request::uri(head)),
-        Variable::Scheme => text(out, scheme(&record.connection)),
-        Variable::SentHttp(name) => sent(record, name, out),
+        Variable::Scheme => text(out, record.connection.tls().map_or("http", |_| "https")),
+        Variable::SentHttp(name) => stored(&record.sent_headers, name, out),
         Variable::ServerAddr => server_addr(&record.connection, out),
         Variable::ServerName => text(out, &*record.server().name),
         Variable::ServerPort => server_port(&record.connection, out),
@@ -117,10 +99,10 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
         Variable::Trace(what) => append_trace(*what, record, out),
         Variable::Trusted(name) => trusted(record, name, out),
         Variable::TrustedOr(name, own) => best(record, name, own, out),
-        Variable::UpstreamAddr => addresses(record, out),
+        Variable::UpstreamAddr => listed(record, out, |it, out| text(out, &*it.address)),
         Variable::UpstreamConnectTime => times(record, |a| a.connect, out),
         Variable::UpstreamHeaderTime => times(record, |a| a.header, out),
-        Variable::UpstreamHttp(name) => append_upstream_header(record, name, out),
+        Variable::UpstreamHttp(name) => stored(&record.upstream_headers, name, out),
         Variable::UpstreamResponseTime => times(record, |a| a.response, out),
         Variable::UpstreamStatus => statuses(record, out),
         Variable::Uri => !record.unparsed && text(out, record.target.path(head)),
@@ -128,7 +110,6 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
 }
 
 /// A variable's value where it stands ready, to be read without a copy; `None` where it has to be made.
-#[must_use]
 pub fn lent<'e>(variable: &Variable, record: &'e RequestRecord) -> Option<&'e [u8]> {
     let head = &record.head;
     Some(match variable {
@@ -160,6 +141,26 @@ fn formatted(out: &mut Vec<u8>, value: fmt::Arguments<'_>) -> bool {
     out.write_fmt(value).is_ok()
 }
 
+/// `$msec`, `$time_iso8601` or `$time_local`
+fn time(variable: &Variable, out: &mut Vec<u8>) -> bool {
+    if *variable == Variable::Msec {
+        return seconds(Clock::wall(), out);
+    }
+    let (second, _) = LogSecond::now();
+    match variable {
+        Variable::TimeIso8601 => text(out, &second.iso) && text(out, &second.offset),
+        _ => text(out, &second.common),
+    }
+}
+
+/// Appends seconds with three decimals.
+fn seconds(time: Duration, out: &mut Vec<u8>) -> bool {
+    formatted(
+        out,
+        format_args!("{}.{:03}", time.as_secs(), time.subsec_millis()),
+    )
+}
+
 /// `$status`: 000, as in nginx, for a request that ended before it had a response.
 fn status(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let status = record.status.map_or(0, |status| status.as_u16());
@@ -167,13 +168,13 @@ fn status(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
 }
 
 /// `$request_time`: known once the request is over.
-// nginx tells the time so far before that; here time does not pass below `proxy`.
+// nginx shows the time so far before that; here time does not pass below `proxy`.
 fn request_time(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
     let ended = record.ended;
-    ended.is_some_and(|ended| time::seconds(ended.since(record.started), out))
+    ended.is_some_and(|ended| seconds(ended.since(record.started), out))
 }
 
-/// `$proxy_add_x_forwarded_for`, with the client's claims left out unless they are `believed`.
+/// `$proxy_add_x_forwarded_for`, without the client's own addresses unless they are `believed`.
 fn forwarded_for(record: &RequestRecord, believed: bool, out: &mut Vec<u8>) -> bool {
     if believed {
         request::forwarded_for(&record.head, out);
@@ -191,18 +192,18 @@ fn limit(what: LimitVariable, record: &RequestRecord) -> Option<&str> {
     }
 }
 
-/// A header field of the answer, where those are kept.
-fn sent(record: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
-    let sent = record.sent_headers.as_deref();
-    sent.is_some_and(|sent| field(sent, name, out))
+/// A header that is stored for the log, where it is.
+fn stored(headers: &Option<Box<HeaderMap>>, name: &HeaderName, out: &mut Vec<u8>) -> bool {
+    let headers = headers.as_deref();
+    headers.is_some_and(|headers| field(headers, name, out))
 }
 
-/// What a proxy that is believed says in a field.
+/// A header of a request from a trusted proxy.
 fn trusted(record: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
-    record.is_trusted() && field(&record.head.headers, name, out)
+    record.trusted && field(&record.head.headers, name, out)
 }
 
-/// The same, or else what we know ourselves.
+/// The same, or else the value of another variable.
 fn best(record: &RequestRecord, name: &HeaderName, own: &Variable, out: &mut Vec<u8>) -> bool {
     trusted(record, name, out) || append(own, record, out)
 }
@@ -408,23 +409,10 @@ static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
         .to_ascii_lowercase()
 });
 
-/// `$scheme`
-fn scheme(connection: &ClientConnection) -> &'static str {
-    match connection.tls() {
-        Some(_) => "https",
-        None => "http",
-    }
-}
-
 /// `$http2`: what is spoken, by the name it has inside TLS or outside.
 fn http2(record: &RequestRecord) -> Option<&'static str> {
     let name = record.connection.tls().map_or("h2c", |_| "h2");
     (record.head.version == Version::HTTP_2).then_some(name)
-}
-
-/// `$https`: known to be nothing outside TLS.
-fn https(connection: &ClientConnection, out: &mut Vec<u8>) -> bool {
-    text(out, connection.tls().map_or("", |_| "on"))
 }
 
 /// `$ssl_…`
@@ -432,44 +420,30 @@ fn append_tls(what: TlsVariable, connection: &ClientConnection, out: &mut Vec<u8
     let Some(tls) = connection.tls() else {
         return false;
     };
+    let client = tls.client.as_deref();
     match what {
         TlsVariable::AlpnProtocol => {
             some(out, Some(tls.alpn.name()).filter(|name| !name.is_empty()))
         }
         TlsVariable::Cipher => text(out, tls.cipher),
-        TlsVariable::ClientEscapedCert => with_certificate(tls, |client| {
+        TlsVariable::ClientEscapedCert => client.is_some_and(|client| {
             percent_encode(client.pem().as_bytes(), is_unreserved, out);
+            true
         }),
-        TlsVariable::ClientFingerprint => with_certificate(tls, |client| {
-            text(out, &*client.fingerprint);
-        }),
-        TlsVariable::ClientIDn => with_certificate(tls, |client| {
-            text(out, &*client.issuer);
-        }),
-        TlsVariable::ClientSDn => with_certificate(tls, |client| {
-            text(out, &*client.subject);
-        }),
-        TlsVariable::ClientSerial => with_certificate(tls, |client| {
-            text(out, &*client.serial);
-        }),
-        TlsVariable::ClientVerify => verify(tls, out),
+        TlsVariable::ClientFingerprint => some(out, client.map(|client| &*client.fingerprint)),
+        TlsVariable::ClientIDn => some(out, client.map(|client| &*client.issuer)),
+        TlsVariable::ClientSDn => some(out, client.map(|client| &*client.subject)),
+        TlsVariable::ClientSerial => some(out, client.map(|client| &*client.serial)),
+        TlsVariable::ClientVerify => match tls.certificate_status() {
+            None => text(out, "NONE"),
+            Some(CertificateStatus::Good) => text(out, "SUCCESS"),
+            Some(CertificateStatus::Unknown(reason)) => text(out, "FAILED:") && text(out, reason),
+            Some(CertificateStatus::Bad(reason)) => text(out, "FAILED:") && text(out, &**reason),
+        },
         TlsVariable::Curve => some(out, tls.curve),
         TlsVariable::Protocol => text(out, tls.protocol),
         TlsVariable::ServerName => some(out, tls.server_name.as_deref()),
         TlsVariable::SessionReused => text(out, if tls.resumed { "r" } else { "." }),
-    }
-}
-
-fn with_certificate(tls: &TlsInfo, write: impl FnOnce(&ClientCertificate)) -> bool {
-    tls.client.as_deref().map(write).is_some()
-}
-
-fn verify(tls: &TlsInfo, out: &mut Vec<u8>) -> bool {
-    match tls.certificate_status() {
-        None => text(out, "NONE"),
-        Some(CertificateStatus::Good) => text(out, "SUCCESS"),
-        Some(CertificateStatus::Unknown(reason)) => text(out, "FAILED:") && text(out, reason),
-        Some(CertificateStatus::Bad(reason)) => text(out, "FAILED:") && text(out, &**reason),
     }
 }
 
@@ -478,7 +452,7 @@ fn append_trace(what: TraceVariable, record: &RequestRecord, out: &mut Vec<u8>) 
     let trace = record.trace.as_deref();
     match what {
         TraceVariable::Id => {
-            // Where we take no part, it is what the client says.
+            // Without a trace of ours, it is the client's.
             let known = || TraceParent::of(&record.head.headers).map(|context| context.id);
             let id = trace.map(|trace| trace.id).or_else(known);
             id.is_some_and(|id| digits(&id.0, out))
@@ -488,7 +462,7 @@ fn append_trace(what: TraceVariable, record: &RequestRecord, out: &mut Vec<u8>) 
             parent.is_some_and(|parent| digits(&parent.0, out))
         }
         TraceVariable::ParentSampled => {
-            // Who has a parent does as it did.
+            // A request with a parent follows its decision.
             let sampled = trace.is_some_and(|trace| trace.parent.is_some() && trace.sampled);
             text(out, if sampled { "1" } else { "0" })
         }
@@ -511,23 +485,11 @@ fn host(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) -> bool 
     asked.or(own).is_some_and(|host| text(out, host))
 }
 
-/// `$upstream_http_NAME`, where the fields are kept.
-fn append_upstream_header(record: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
-    let fields = record.upstream_headers.as_deref();
-    fields.is_some_and(|fields| field(fields, name, out))
-}
-
-/// `$upstream_addr`
-fn addresses(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    listed(record, out, |attempt, out| text(out, &*attempt.address))
-}
-
 /// `$upstream_status`
 fn statuses(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
     listed(record, out, |attempt, out| {
-        attempt
-            .status
-            .is_some_and(|status| shown(out, status.as_u16()))
+        let status = attempt.status;
+        status.is_some_and(|status| shown(out, status.as_u16()))
     })
 }
 
@@ -538,7 +500,7 @@ fn times(
     out: &mut Vec<u8>,
 ) -> bool {
     listed(record, out, |attempt, out| {
-        time(attempt).is_some_and(|time| time::seconds(time, out))
+        time(attempt).is_some_and(|time| seconds(time, out))
     })
 }
 

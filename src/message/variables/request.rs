@@ -61,7 +61,7 @@ pub(super) fn line(head: &Parts, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// `$host`: whom the request asks for, or else the server that answers it.
+/// `$host`: the host in the request, or else the server's name.
 pub(super) fn host(record: &RequestRecord) -> &[u8] {
     match record.target.host(&record.head) {
         b"" => record.server().name.as_bytes(),

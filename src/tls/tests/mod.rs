@@ -9,16 +9,16 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::stream::{CloseMode, TlsSession, TlsStream};
+use super::stream::{TlsSession, TlsStream};
 use crate::net::Stream;
 
 /// A server's end and a client's, not yet agreed, with a pipe of this size between them.
-fn ends(pipe: usize, ending: CloseMode) -> (TlsStream, TlsStream) {
-    ends_of("a.example", pipe, ending)
+fn ends(pipe: usize, needs_close_notify: bool) -> (TlsStream, TlsStream) {
+    ends_of("a.example", pipe, needs_close_notify)
 }
 
 /// The same, with a client that asks for this name.
-fn ends_of(name: &'static str, pipe: usize, ending: CloseMode) -> (TlsStream, TlsStream) {
+fn ends_of(name: &'static str, pipe: usize, needs_close_notify: bool) -> (TlsStream, TlsStream) {
     let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let server = ServerConfig::builder_with_provider(crate::tls::stream::provider(&[]))
@@ -40,8 +40,8 @@ fn ends_of(name: &'static str, pipe: usize, ending: CloseMode) -> (TlsStream, Tl
     let server = UnbufferedServerConnection::new(Arc::new(server)).unwrap();
     let client = UnbufferedClientConnection::new(Arc::new(client), name).unwrap();
     (
-        TlsStream::new(near, TlsSession::Server(server), &[], CloseMode::Taken),
-        TlsStream::new(far, TlsSession::Client(client), &[], ending),
+        TlsStream::new(near, TlsSession::Server(server), &[], false),
+        TlsStream::new(far, TlsSession::Client(client), &[], needs_close_notify),
     )
 }
 
@@ -55,7 +55,7 @@ async fn agreed(mut stream: TlsStream) -> TlsStream {
 #[tokio::test]
 async fn what_does_not_fit_at_once_arrives_whole_and_in_order() {
     for pipe in [7, 1000, 100_000] {
-        let (server, client) = ends(pipe, CloseMode::Told);
+        let (server, client) = ends(pipe, true);
         let sent: Vec<u8> = (0..200_000_u32).map(|i| (i % 251) as u8).collect();
         let expected = sent.clone();
         let serving = tokio::spawn(async move {
@@ -76,11 +76,8 @@ async fn what_does_not_fit_at_once_arrives_whole_and_in_order() {
 
 #[tokio::test]
 async fn an_end_without_a_goodbye_is_told_where_it_matters() {
-    for (ending, said) in [
-        (CloseMode::Told, Err(io::ErrorKind::UnexpectedEof)),
-        (CloseMode::Taken, Ok(4)),
-    ] {
-        let (server, client) = ends(100_000, ending);
+    for (needs_close_notify, said) in [(true, Err(io::ErrorKind::UnexpectedEof)), (false, Ok(4))] {
+        let (server, client) = ends(100_000, needs_close_notify);
         let serving = tokio::spawn(async move {
             let mut server = agreed(server).await;
             server.write_all(b"half").await.unwrap();
@@ -96,7 +93,7 @@ async fn an_end_without_a_goodbye_is_told_where_it_matters() {
 
 #[tokio::test]
 async fn a_goodbye_is_an_end_like_any_other() {
-    let (server, client) = ends(100_000, CloseMode::Told);
+    let (server, client) = ends(100_000, true);
     let serving = tokio::spawn(async move {
         let mut server = agreed(server).await;
         server.write_all(b"all").await.unwrap();
@@ -113,7 +110,7 @@ async fn a_goodbye_is_an_end_like_any_other() {
 #[tokio::test]
 async fn a_certificate_that_is_refused_fails_the_handshake_and_nothing_else() {
     for pipe in [7, 1000, 100_000] {
-        let (mut server, mut client) = ends_of("b.example", pipe, CloseMode::Told);
+        let (mut server, mut client) = ends_of("b.example", pipe, true);
         let serving = tokio::spawn(async move {
             std::future::poll_fn(|context| server.poll_handshake(context)).await?;
             server.read_u8().await

@@ -28,7 +28,7 @@ use super::request::OutgoingHead;
 use super::*;
 use crate::clock::MinRate;
 use crate::config::plan::{MaxTries, NextUpstream, UpstreamServer};
-use crate::message::RequestBody;
+use crate::message::{IncomingBody, RequestBody};
 use crate::upstream::tests::origin::Origin;
 
 /// A client's request on its way through an upstream.
@@ -124,7 +124,7 @@ async fn upload(framing: &str, first: &str) -> (RequestBody, DuplexStream) {
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{first}");
     client.write_all(head.as_bytes()).await.unwrap();
     let request: Request<hyper::body::Incoming> = request.await.unwrap();
-    let body = request.into_body().into();
+    let body = IncomingBody::Http1(request.into_body());
     let upload = RequestBody::new(body, None, Duration::from_secs(5), MinRate(0));
     (upload, client)
 }

@@ -390,3 +390,10 @@ fn a_geo_takes_the_address_or_reads_it() {
         "near"
     );
 }
+
+#[test]
+fn seconds_have_three_decimals_cut_not_rounded() {
+    let mut out = Vec::new();
+    seconds(Duration::from_micros(1_002_999), &mut out);
+    assert_eq!(out, b"1.002");
+}
