@@ -14,8 +14,6 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -50,7 +48,8 @@ pub struct Clock(TimeSource);
 enum TimeSource {
     // tokio's instant rather than std's: under a paused runtime it follows the paused time.
     Machine(Instant),
-    Hand(Arc<AtomicU64>),
+    #[cfg(test)]
+    Hand(std::sync::Arc<std::sync::atomic::AtomicU64>),
 }
 
 impl Clock {
@@ -59,25 +58,14 @@ impl Clock {
         Self(TimeSource::Machine(Instant::now()))
     }
 
-    /// A clock that stands still until it is set.
-    pub fn by_hand(start: Millis) -> Self {
-        Self(TimeSource::Hand(Arc::new(AtomicU64::new(start.0))))
-    }
-
-    /// Moves a clock made with [`Clock::by_hand`]; the machine's cannot be moved.
-    pub fn set(&self, now: Millis) {
-        if let TimeSource::Hand(hand) = &self.0 {
-            hand.store(now.0, Ordering::Relaxed);
-        }
-    }
-
     /// The present moment.
     pub fn now(&self) -> Millis {
         match &self.0 {
             TimeSource::Machine(start) => {
                 Millis(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX))
             }
-            TimeSource::Hand(hand) => Millis(hand.load(Ordering::Relaxed)),
+            #[cfg(test)]
+            TimeSource::Hand(hand) => Millis(hand.load(std::sync::atomic::Ordering::Relaxed)),
         }
     }
 
@@ -266,10 +254,26 @@ impl MinRateTimer {
 mod tests {
 
     use std::future::poll_fn;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use jiff::tz::Offset;
 
     use super::*;
+
+    impl Clock {
+        /// A clock that stands still until it is set.
+        pub(crate) fn by_hand(start: Millis) -> Self {
+            Self(TimeSource::Hand(Arc::new(AtomicU64::new(start.0))))
+        }
+
+        /// Moves a clock made with [`Clock::by_hand`]; the machine's cannot be moved.
+        pub(crate) fn set(&self, now: Millis) {
+            if let TimeSource::Hand(hand) = &self.0 {
+                hand.store(now.0, Ordering::Relaxed);
+            }
+        }
+    }
 
     const PATIENCE: Duration = Duration::from_secs(60);
 

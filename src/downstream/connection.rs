@@ -67,13 +67,20 @@ pub fn connection<H: Handler>(
                 };
                 protocol = protocol.or_else(|| detect(&read, &client, &settings));
             }
-            if let Some(Err(mismatch)) = protocol {
-                // Boxed, as all that few connections need.
-                return Box::pin(mismatch.refuse(socket, &client, &handler)).await;
-            }
-            if protocol == Some(Ok(HttpProtocol::Http2)) {
-                let serving = http2::serve(socket, read, &client, settings, &handler, &stop);
-                return Box::pin(serving).await;
+            // Boxed, as all that few connections need.
+            match protocol {
+                Some(FirstBytes::Http2) => {
+                    let serving = http2::serve(socket, read, &client, settings, &handler, &stop);
+                    return Box::pin(serving).await;
+                }
+                Some(FirstBytes::NoPreface) => {
+                    return Box::pin(refuse(socket, &client, &handler, 400, GOAWAY)).await;
+                }
+                Some(FirstBytes::WrongVersion) => {
+                    let response = refusal(505).unwrap_or_default();
+                    return Box::pin(refuse(socket, &client, &handler, 505, response)).await;
+                }
+                Some(FirstBytes::Http1) | None => {}
             }
             let stream = Http1Io::new(socket, read, Arc::clone(&client), &settings, deadline);
             // Boxed: while a connection waits, there is not even room for it.
@@ -125,16 +132,20 @@ fn poll_first_bytes(
     deadline.poll_passed(context).map(|()| None)
 }
 
-/// What a client speaks.
+/// What the first bytes of a connection are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HttpProtocol {
-    /// One request after the other.
+enum FirstBytes {
+    /// A request, or nonsense that is refused as one.
     Http1,
-    /// Many at once.
+    /// The preface of HTTP/2.
     Http2,
+    /// Not the preface, where HTTP/2 was agreed on or begun.
+    NoPreface,
+    /// HTTP/2 where it is off, or was not agreed on.
+    WrongVersion,
 }
 
-/// The protocol of a connection that begins with `read`, or why it is refused; `None` while it could be either version.
+/// The protocol of a connection that begins with `read`; `None` while it could be either version.
 ///
 /// Inside TLS the protocol is the one that ALPN has agreed on; where it has not, that is HTTP/1 (RFC 9113, 3.3). Without TLS
 /// the first bytes tell, where the listener speaks both.
@@ -142,7 +153,7 @@ fn detect(
     read: &[u8],
     client: &ClientConnection,
     settings: &ConnectionSettings,
-) -> Option<Result<HttpProtocol, ProtocolMismatch>> {
+) -> Option<FirstBytes> {
     let is_preface = read.starts_with(PREFACE);
     if !is_preface && PREFACE.starts_with(read) {
         return None;
@@ -153,11 +164,11 @@ fn detect(
         None => settings.streams.is_some(),
     };
     Some(match (http2, begins_preface) {
-        (true, _) if is_preface => Ok(HttpProtocol::Http2),
-        (true, true) => Err(ProtocolMismatch::Preface),
-        (true, false) if client.tls().is_some() => Err(ProtocolMismatch::Preface),
-        (false, true) => Err(ProtocolMismatch::Version),
-        (_, false) => Ok(HttpProtocol::Http1),
+        (true, _) if is_preface => FirstBytes::Http2,
+        (true, true) => FirstBytes::NoPreface,
+        (true, false) if client.tls().is_some() => FirstBytes::NoPreface,
+        (false, true) => FirstBytes::WrongVersion,
+        (_, false) => FirstBytes::Http1,
     })
 }
 
@@ -170,39 +181,24 @@ const PREFACE_LINE: &[u8] = b"PRI * HTTP/2.0\r\n";
 /// As much as hyper reads at first.
 const FIRST_READ: usize = 8192;
 
-/// Why a connection ends before its first request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ProtocolMismatch {
-    /// HTTP/2 was agreed on, or begun, and its preface did not come.
-    Preface,
-    /// It speaks HTTP/2, which is off here, or not what was agreed on.
-    Version,
-}
-
-impl ProtocolMismatch {
-    /// Tells the client and closes the connection.
-    async fn refuse<H: Handler>(
-        self,
-        mut socket: Socket,
-        client: &Arc<ClientConnection>,
-        handler: &H,
-    ) {
-        let (status, response) = match self {
-            Self::Preface => (400, Some(GOAWAY)),
-            Self::Version => (505, refusal(505)),
-        };
-        handler.refused_head(client, status);
-        let response = response.unwrap_or_default();
-        let telling = async {
-            socket.write_all(response).await?;
-            client.state.sent.add(response.len());
-            socket.shutdown().await
-        };
-        let pause = client.state.lingering_timeout.get();
-        if let Ok(Ok(())) = tokio::time::timeout(pause, telling).await {
-            let mut linger = LingeringClose::new(pause);
-            poll_fn(|context| linger.poll_over(&mut socket, context)).await;
-        }
+/// Sends a response to a connection that is not served, and closes it.
+async fn refuse<H: Handler>(
+    mut socket: Socket,
+    client: &Arc<ClientConnection>,
+    handler: &H,
+    status: u16,
+    response: &[u8],
+) {
+    handler.refused_head(client, status);
+    let sending = async {
+        socket.write_all(response).await?;
+        client.state.sent.add(response.len());
+        socket.shutdown().await
+    };
+    let pause = client.state.lingering_timeout.get();
+    if let Ok(Ok(())) = tokio::time::timeout(pause, sending).await {
+        let mut linger = LingeringClose::new(pause);
+        poll_fn(|context| linger.poll_over(&mut socket, context)).await;
     }
 }
 

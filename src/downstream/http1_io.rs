@@ -36,15 +36,15 @@ pub(super) struct Http1Io {
     // For all headers of a request.
     reading: Deadline,
     writing: SendLimit,
-    watch: Deadline,
+    hang_up_timer: Deadline,
     // hyper waits for input, so it will see by itself that the client has gone.
     awaits_input: bool,
-    heads: RequestScanner,
+    scanner: RequestScanner,
     // What leaves before anything that hyper writes. Appended to: a client that pipelines and does not read has many
     // responses in here.
     interim: BytesMut,
     // What hyper writes is dropped: another response is sent in its place.
-    overruled: bool,
+    is_replaced: bool,
     linger: Option<LingeringClose>,
 }
 
@@ -61,15 +61,15 @@ impl Http1Io {
         Self {
             socket,
             ahead,
-            heads: RequestScanner::new(settings.max_head as usize, client.requests()),
+            scanner: RequestScanner::new(settings.max_head as usize, client.requests()),
             client,
             header_timeout: settings.header_timeout,
             reading,
             writing: SendLimit::default(),
-            watch: Deadline::default(),
+            hang_up_timer: Deadline::default(),
             awaits_input: false,
             interim: BytesMut::new(),
-            overruled: false,
+            is_replaced: false,
             linger: None,
         }
     }
@@ -93,7 +93,7 @@ impl Http1Io {
             ConnectionPhase::Head => {
                 self.reading.start(self.header_timeout);
                 ready!(self.reading.poll_passed(context));
-                if !self.answer_too_slow(context) {
+                if !self.refuse_slow_headers(context) {
                     return Poll::Ready(());
                 }
                 self.poll_linger(context)
@@ -101,7 +101,7 @@ impl Http1Io {
         }
     }
 
-    fn answer_too_slow(&mut self, context: &mut Context<'_>) -> bool {
+    fn refuse_slow_headers(&mut self, context: &mut Context<'_>) -> bool {
         let state = &self.client.state;
         // In the middle of an earlier response this one would be taken for a part of it, and a silent client
         // has requested nothing.
@@ -122,11 +122,11 @@ impl Http1Io {
     fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = &self.client.state;
         if self.interim.is_empty() && state.has_interim.get() && !state.unsent.get() {
-            let mut heads = Vec::new();
+            let mut scanner = Vec::new();
             for interim in state.take_interim() {
-                interim.encode(&mut heads);
+                interim.encode(&mut scanner);
             }
-            self.interim.extend_from_slice(&heads);
+            self.interim.extend_from_slice(&scanner);
         }
         while !self.interim.is_empty() {
             state.unsent.set(true);
@@ -155,9 +155,9 @@ impl Http1Io {
         }
         // A body or a pipelined request waits, and hides what comes after it.
         loop {
-            self.watch.start(WATCH);
-            ready!(self.watch.poll_passed(context));
-            self.watch.clear();
+            self.hang_up_timer.start(HANG_UP_INTERVAL);
+            ready!(self.hang_up_timer.poll_passed(context));
+            self.hang_up_timer.clear();
             if self.socket.is_hung_up() {
                 return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
             }
@@ -172,19 +172,19 @@ impl Http1Io {
         }
         state.unsent.set(true);
         if state.phase() != ConnectionPhase::Busy {
-            let hypers = status(first).unwrap_or(400);
-            let status = self.heads.status(hypers, self.client.requests());
+            let hyper_status = status(first).unwrap_or(400);
+            let status = self.scanner.status(hyper_status, self.client.requests());
             state.refuse(status);
-            if let Some(answer) = (status != hypers).then(|| refusal(status)).flatten() {
+            if let Some(answer) = (status != hyper_status).then(|| refusal(status)).flatten() {
                 self.interim.extend_from_slice(answer);
-                self.overruled = true;
+                self.is_replaced = true;
             }
         }
     }
 
     /// Scans what has come, before hyper reads it. Between two requests it begins the next one; a malformed chunk is kept from
     /// hyper.
-    fn look_at(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
+    fn scan(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
         let come = &buffer.filled()[before..];
         if come.is_empty() {
             return Ok(());
@@ -193,7 +193,7 @@ impl Http1Io {
             self.client.state.set_phase(ConnectionPhase::Head);
             self.reading.clear();
         }
-        let sound = self.heads.follow(come, &self.client);
+        let sound = self.scanner.follow(come, &self.client);
         if sound == 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -257,14 +257,14 @@ impl AsyncRead for Http1Io {
         if this.linger.is_some() {
             return this.poll_linger(context).map(Ok);
         }
-        if this.heads.is_broken() {
+        if this.scanner.is_broken() {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         let before = buffer.filled().len();
         if !this.ahead.is_empty() {
             let length = this.ahead.len().min(buffer.remaining());
             buffer.put_slice(&this.ahead.split_to(length));
-            return Poll::Ready(this.look_at(buffer, before));
+            return Poll::Ready(this.scan(buffer, before));
         }
         let Poll::Ready(read) = Pin::new(&mut this.socket).poll_read(context, buffer) else {
             this.awaits_input = true;
@@ -274,7 +274,7 @@ impl AsyncRead for Http1Io {
         this.awaits_input = false;
         let received = buffer.filled().len() - before;
         this.client.state.received.add(received);
-        Poll::Ready(read.and_then(|()| this.look_at(buffer, before)))
+        Poll::Ready(read.and_then(|()| this.scan(buffer, before)))
     }
 }
 
@@ -290,7 +290,7 @@ impl AsyncWrite for Http1Io {
         }
         ready!(this.poll_interim(context))?;
         this.begin_write(bytes);
-        if this.overruled {
+        if this.is_replaced {
             return Poll::Ready(Ok(bytes.len()));
         }
         let written = Pin::new(&mut this.socket).poll_write(context, bytes);
@@ -309,7 +309,7 @@ impl AsyncWrite for Http1Io {
         }
         ready!(this.poll_interim(context))?;
         this.begin_write(first);
-        if this.overruled {
+        if this.is_replaced {
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
         }
         let written = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
@@ -333,7 +333,7 @@ impl AsyncWrite for Http1Io {
         }
         let state = &this.client.state;
         if state.flushed() {
-            this.watch.clear();
+            this.hang_up_timer.clear();
         } else if state.phase() == ConnectionPhase::Busy
             && !this.awaits_input
             && let Poll::Ready(gone) = this.poll_hung_up(context)
@@ -369,7 +369,7 @@ thread_local! {
 }
 
 /// How often a connection that is not read is checked for a hang-up.
-const WATCH: Duration = Duration::from_millis(250);
+const HANG_UP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The status in a status line.
 pub(super) fn status(head: &[u8]) -> Option<u16> {

@@ -78,10 +78,7 @@ impl ConnectionSettings {
             client: server.client,
             header_timeout: server.header_timeout,
             max_head: u32::try_from(server.max_head).unwrap_or(u32::MAX),
-            streams: match http2 {
-                false => None,
-                true => NonZeroU16::new(narrow(server.max_streams)),
-            },
+            streams: NonZeroU16::new(narrow(server.max_streams)).filter(|_| http2),
             resets: narrow(server.max_resets),
         }
     }

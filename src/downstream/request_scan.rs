@@ -152,17 +152,17 @@ impl RequestScanner {
     }
 
     /// The status for a request that hyper refuses with this one, after it accepted so many requests.
-    pub(super) fn status(&self, hypers: u16, requests: u64) -> u16 {
+    pub(super) fn status(&self, hyper_status: u16, requests: u64) -> u16 {
         let first = if self.ended > requests {
             self.last
         } else {
             self.head.first
         };
-        match hypers {
+        match hyper_status {
             431 if first.is_some_and(|first| first.endless) => 413,
             431 if first.is_none_or(|first| first.length > self.largest) => 414,
             400 if first.is_some_and(|first| first.foreign) => 505,
-            hypers => hypers,
+            hyper_status => hyper_status,
         }
     }
 

@@ -1,9 +1,9 @@
 //! What slow clients are allowed: limits on how long a response may take to leave, and a close that does not lose it.
 //!
-//! A socket that is closed with input unread answers everything that still comes with a reset, and a reset makes the
-//! client's system discard the response that the client has not read yet. So our side is shut down first, and what the
-//! client still sends is read and discarded until it has noticed: nginx's `lingering_close`. Unlike in nginx, a client that
-//! never stops sending is slowed down.
+//! A socket that is closed with input unread sends a reset for everything that still comes, and a reset makes the client's
+//! system discard the response that the client has not read yet. So our side is shut down first, and what the client still
+//! sends is read and discarded until it has noticed: nginx's `lingering_close`. Unlike in nginx, a client that never stops
+//! sending is slowed down.
 
 use std::io;
 use std::pin::Pin;

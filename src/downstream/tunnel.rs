@@ -25,7 +25,7 @@ struct TunnelDirection {
     state: DirectionState,
     // How long it may not be taken.
     timeout: Duration,
-    patience: Deadline,
+    write_deadline: Deadline,
     // Bytes that have come since this was last reset.
     moved: usize,
 }
@@ -125,7 +125,7 @@ impl TunnelDirection {
             piece,
             state: DirectionState::Open,
             timeout,
-            patience: Deadline::default(),
+            write_deadline: Deadline::default(),
             moved: 0,
         }
     }
@@ -187,11 +187,11 @@ impl TunnelDirection {
                 Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(taken) => {
                     self.piece.advance(taken);
-                    self.patience.clear();
+                    self.write_deadline.clear();
                 }
                 Poll::Pending => {
-                    self.patience.start(self.timeout);
-                    ready!(self.patience.poll_passed(context));
+                    self.write_deadline.start(self.timeout);
+                    ready!(self.write_deadline.poll_passed(context));
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
             }

@@ -144,7 +144,7 @@ impl KeySource {
         if matches!(self.shape, KeyShape::Mapped | KeyShape::Single)
             && let [Part::Variable(variable)] = &*self.template.parts
             && self.reader.takes_as_is(variable)
-            && let Some(value) = variables::lent(variable, record)
+            && let Some(value) = variables::borrowed(variable, record)
             && !value.is_empty()
         {
             return make(value);

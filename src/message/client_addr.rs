@@ -174,7 +174,7 @@ impl<const N: usize> Default for AddrText<N> {
 pub(super) fn find(
     rule: &RealIp,
     address: Option<IpAddr>,
-    introduced: Option<SocketAddr>,
+    proxied: Option<SocketAddr>,
     headers: &HeaderMap,
 ) -> Option<Option<SocketAddr>> {
     if !trusts(rule, address) {
@@ -183,16 +183,16 @@ pub(super) fn find(
     Some(match &rule.header {
         RealIpHeader::Forwarded => {
             let lines = headers.get_all(header::FORWARDED).iter().rev();
-            walk(rule, lines.map(HeaderValue::as_bytes).flat_map(elements))
+            pick(rule, lines.map(HeaderValue::as_bytes).flat_map(forwarded))
         }
         RealIpHeader::Other(name) => {
             let line = headers.get(name).map(HeaderValue::as_bytes);
-            walk(rule, line.into_iter().flat_map(listed))
+            pick(rule, line.into_iter().flat_map(split_list))
         }
-        RealIpHeader::ProxyProtocol => introduced.map(canonical),
+        RealIpHeader::ProxyProtocol => proxied.map(canonical),
         RealIpHeader::XForwardedFor => {
             let lines = headers.get_all("x-forwarded-for").iter().rev();
-            walk(rule, lines.map(HeaderValue::as_bytes).flat_map(listed))
+            pick(rule, lines.map(HeaderValue::as_bytes).flat_map(split_list))
         }
     })
 }
@@ -203,7 +203,7 @@ pub(super) fn trusts(rule: &RealIp, address: Option<IpAddr>) -> bool {
 }
 
 /// Reads addresses from the right, the nearest first.
-fn walk(rule: &RealIp, addresses: impl Iterator<Item = Option<SocketAddr>>) -> Option<SocketAddr> {
+fn pick(rule: &RealIp, addresses: impl Iterator<Item = Option<SocketAddr>>) -> Option<SocketAddr> {
     let mut found: Option<SocketAddr> = None;
     for address in addresses {
         let Some(address) = address.map(canonical) else {
@@ -224,7 +224,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 /// The addresses of a list, from the right; `None` for what is none.
 // nginx's way of cutting, to the byte: a comma or a blank separates, and a list's first byte never does.
-fn listed(line: &[u8]) -> impl Iterator<Item = Option<SocketAddr>> {
+fn split_list(line: &[u8]) -> impl Iterator<Item = Option<SocketAddr>> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
         let line = rest.take()?;
@@ -259,7 +259,7 @@ fn port(text: &str) -> Option<u16> {
 }
 
 /// The addresses of a line, from the right; `None` for an element that names none.
-fn elements(line: &[u8]) -> impl Iterator<Item = Option<SocketAddr>> {
+fn forwarded(line: &[u8]) -> impl Iterator<Item = Option<SocketAddr>> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
         loop {
@@ -268,7 +268,7 @@ fn elements(line: &[u8]) -> impl Iterator<Item = Option<SocketAddr>> {
             let element = element.trim_ascii();
             // Members of a list may be empty.
             if !element.is_empty() {
-                return Some(named(element));
+                return Some(for_address(element));
             }
         }
     })
@@ -289,7 +289,7 @@ fn split_last(line: &[u8]) -> (Option<&[u8]>, &[u8]) {
 }
 
 /// The address in an element's `for`, if it has exactly one.
-fn named(element: &[u8]) -> Option<SocketAddr> {
+fn for_address(element: &[u8]) -> Option<SocketAddr> {
     let mut found = None;
     let mut rest = element;
     while !rest.is_empty() {
@@ -306,7 +306,7 @@ fn named(element: &[u8]) -> Option<SocketAddr> {
             return None;
         }
     }
-    node(found?)
+    parse_node(found?)
 }
 
 /// Cuts at the first semicolon that is not quoted.
@@ -325,7 +325,7 @@ fn split_first(element: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// A node's address; none for `unknown` and for names that were made up to hide it.
-fn node(value: &[u8]) -> Option<SocketAddr> {
+fn parse_node(value: &[u8]) -> Option<SocketAddr> {
     let mut plain = [0; LONGEST];
     let text = std::str::from_utf8(unquoted(value, &mut plain)?).ok()?;
     if let Ok(address) = text.parse() {

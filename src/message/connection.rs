@@ -206,8 +206,8 @@ impl ClientConnection {
         rule: &RealIp,
         headers: &HeaderMap,
     ) -> Option<Option<SocketAddr>> {
-        let introduced = self.proxy_header().map(|header| header.from);
-        client_addr::find(rule, self.addr.ip(), introduced, headers)
+        let proxied = self.proxy_header().map(|header| header.from);
+        client_addr::find(rule, self.addr.ip(), proxied, headers)
     }
 
     /// Whether `rule` trusts the other end to name clients.

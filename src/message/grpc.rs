@@ -91,7 +91,7 @@ fn timeout(text: &str) -> Option<Duration> {
 /// The trailers of a response that was not there in time.
 pub fn too_late() -> HeaderMap {
     let mut trailers = HeaderMap::new();
-    tell(
+    set_status(
         &mut trailers,
         GrpcStatus::DeadlineExceeded,
         "deadline exceeded",
@@ -106,11 +106,11 @@ pub fn refusal(kind: Option<&HeaderValue>, code: GrpcStatus, why: &str) -> Respo
     let web = kind.filter(|kind| kind.as_bytes().starts_with(b"application/grpc-web"));
     let kind = web.cloned().unwrap_or(HeaderValue::from_static(KIND));
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    tell(response.headers_mut(), code, why);
+    set_status(response.headers_mut(), code, why);
     response
 }
 
-fn tell(headers: &mut HeaderMap, code: GrpcStatus, why: &str) {
+fn set_status(headers: &mut HeaderMap, code: GrpcStatus, why: &str) {
     headers.insert(STATUS, HeaderValue::from(code as u16));
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
     let mut message = Vec::with_capacity(why.len());

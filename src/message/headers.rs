@@ -171,13 +171,12 @@ pub(crate) fn is_rebuilt(name: &HeaderName) -> bool {
     matches!(name.as_str(), "content-length" | "expect" | "host")
 }
 
-/// Whether a field of an answer, its name in lower case, is passed on whatever else the answer says; unless a field that
-/// is not names it.
+/// Whether a response's header, its name in lower case, is passed on, unless `Connection` lists it.
 pub fn passes(name: &[u8]) -> bool {
     !concerns_connection(name) && !is_hidden(name)
 }
 
-/// Whether a field of an answer is passed on with the value it came with, too.
+/// Whether a response's header is passed on with the value it came with, too.
 pub fn passes_unchanged(name: &[u8]) -> bool {
     passes(name) && !matches!(name, b"location" | b"refresh")
 }
@@ -196,7 +195,7 @@ macro_rules! hop_by_hop {
         }
 
         /// Those of [`belongs_to_connection`].
-        pub(crate) const CONNECTION_FIELDS: [HeaderName; $count] = [$(named($name)),*];
+        pub(crate) const CONNECTION_FIELDS: [HeaderName; $count] = [$(header_name($name)),*];
     };
 }
 
@@ -212,7 +211,7 @@ hop_by_hop! { 9:
     b"upgrade",
 }
 
-const fn named(name: &'static [u8]) -> HeaderName {
+const fn header_name(name: &'static [u8]) -> HeaderName {
     match std::str::from_utf8(name) {
         Ok(name) => HeaderName::from_static(name),
         Err(_) => panic!("header names are ASCII"),
@@ -295,15 +294,15 @@ pub enum MaxForwards {
 /// What a request's `Max-Forwards` asks for. Only OPTIONS is read for it: TRACE is never forwarded, and to other methods
 /// the header means nothing.
 #[inline]
-pub fn hops(head: &Parts) -> MaxForwards {
+pub fn max_forwards(head: &Parts) -> MaxForwards {
     match head.method == Method::OPTIONS {
-        true => read(head),
+        true => parse_max_forwards(head),
         false => MaxForwards::Any,
     }
 }
 
 #[cold]
-fn read(head: &Parts) -> MaxForwards {
+fn parse_max_forwards(head: &Parts) -> MaxForwards {
     let mut values = head.headers.get_all(MAX_FORWARDS).iter();
     let Some(value) = values.next() else {
         return MaxForwards::Any;
@@ -320,7 +319,7 @@ fn read(head: &Parts) -> MaxForwards {
 
 /// Whether a field with this name speaks for a client.
 // Called for every header of every request: the first letters decide nearly all.
-pub fn speaks_for_client(name: &HeaderName) -> bool {
+pub fn describes_client(name: &HeaderName) -> bool {
     let name = name.as_str();
     match name.as_bytes() {
         [b'x', b'-', rest @ ..] => match rest {
@@ -467,12 +466,12 @@ fn under_host_sent(
     let host = hosts.find(|set| set.name == header::HOST)?;
     let mut sent = Vec::new();
     variables::render(&host.value, record, &mut sent);
-    let (named, rest) = url.split_at_checked(scheme.len() + sent.len())?;
-    if sent == proxy_pass.host.as_bytes() || !named.ends_with(&sent) {
+    let (header_name, rest) = url.split_at_checked(scheme.len() + sent.len())?;
+    if sent == proxy_pass.host.as_bytes() || !header_name.ends_with(&sent) {
         return None;
     }
     let rest = rest.strip_prefix(own.as_bytes())?;
-    Some([named, path.as_bytes(), rest].concat())
+    Some([header_name, path.as_bytes(), rest].concat())
 }
 
 /// Appends a piece; what no URL may hold is escaped in values, so that none begins a field of its own.
@@ -535,7 +534,7 @@ mod hops_tests {
     fn only_a_number_counts_and_only_for_options() {
         let asked = |method: &str, values: &[&str]| {
             let fields: Vec<_> = values.iter().map(|it| ("max-forwards", *it)).collect();
-            hops(&crate::message::testing::request(method, "/", &fields).head)
+            max_forwards(&crate::message::testing::request(method, "/", &fields).head)
         };
         assert_eq!(asked("OPTIONS", &[]), MaxForwards::Any);
         assert_eq!(asked("OPTIONS", &["0"]), MaxForwards::Left(0));
@@ -563,7 +562,7 @@ mod identity_tests {
 
     #[test]
     fn what_names_a_client_is_told_from_what_does_not() {
-        let speaks = |name| speaks_for_client(&HeaderName::from_static(name));
+        let speaks = |name| describes_client(&HeaderName::from_static(name));
         for name in [
             "x-forwarded-port",
             "x-forwarded-client-cert",

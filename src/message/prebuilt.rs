@@ -36,7 +36,7 @@ pub struct PrebuiltResponse {
 pub enum Prebuilt {
     /// It was assembled for one request.
     Owned(PrebuiltResponse),
-    /// It answers other requests, too.
+    /// It is the response to other requests, too.
     Shared(Arc<PrebuiltResponse>),
 }
 

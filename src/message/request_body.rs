@@ -44,7 +44,7 @@ pub struct Http2Body {
     left: Option<u64>,
     over: bool,
     // The client that is sent a 100 at the first read.
-    waits: Option<Arc<ClientConnection>>,
+    awaits_100: Option<Arc<ClientConnection>>,
 }
 
 /// A request's body broke off, or was not well-formed.
@@ -64,13 +64,13 @@ impl IncomingBody {
     pub fn stream(
         receiving: RecvStream,
         length: Option<u64>,
-        waits: Option<Arc<ClientConnection>>,
+        awaits_100: Option<Arc<ClientConnection>>,
     ) -> Self {
         Self::Http2(Http2Body {
             receiving,
             left: length,
             over: false,
-            waits,
+            awaits_100,
         })
     }
 }
@@ -80,7 +80,7 @@ impl Http2Body {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, IncomingError>>> {
-        if let Some(connection) = self.waits.take() {
+        if let Some(connection) = self.awaits_100.take() {
             connection.state.send_interim(InterimResponse::proceed());
         }
         if !self.over {
@@ -139,7 +139,7 @@ pub struct RequestBody(Option<Box<BodyReader>>);
 
 #[derive(Debug)]
 struct BodyReader {
-    kept: Option<BufferedPart>,
+    buffered: Option<BufferedPart>,
     client: Option<UnreadBody>,
     progress: Arc<UploadProgress>,
     /// Measures when the body ends, where that is needed.
@@ -159,9 +159,9 @@ enum BufferedPart {
 struct UnreadBody {
     incoming: IncomingBody,
     left: u64,
-    pause: Duration,
-    least: MinRate,
-    pace: MinRateTimer,
+    timeout: Duration,
+    rate: MinRate,
+    timer: MinRateTimer,
 }
 
 /// A buffered body, which can be sent more than once.
@@ -234,20 +234,20 @@ impl RequestBody {
     pub fn new(
         incoming: IncomingBody,
         limit: Option<u64>,
-        pause: Duration,
-        least: MinRate,
+        timeout: Duration,
+        rate: MinRate,
     ) -> Self {
         if incoming.is_end_stream() {
             return Self::none();
         }
         Self(Some(Box::new(BodyReader {
-            kept: None,
+            buffered: None,
             client: Some(UnreadBody {
                 incoming,
                 left: limit.unwrap_or(u64::MAX),
-                pause,
-                least,
-                pace: MinRateTimer::default(),
+                timeout,
+                rate,
+                timer: MinRateTimer::default(),
             }),
             progress: Arc::new(UploadProgress::default()),
             clock: None,
@@ -257,18 +257,18 @@ impl RequestBody {
     /// All of it has been read, and this piece is what it was.
     #[must_use]
     pub fn into_piece(self, piece: Bytes) -> Self {
-        self.into_kept((!piece.is_empty()).then_some(BufferedPart::Piece(piece)))
+        self.with_buffered((!piece.is_empty()).then_some(BufferedPart::Piece(piece)))
     }
 
     /// This much of it has been read. If that was not all, the client sends the rest.
     #[must_use]
     pub fn into_stored(self, stored: Box<dyn ReplayableBody>) -> Self {
-        self.into_kept(Some(BufferedPart::Stored(stored)))
+        self.with_buffered(Some(BufferedPart::Stored(stored)))
     }
 
-    fn into_kept(mut self, kept: Option<BufferedPart>) -> Self {
+    fn with_buffered(mut self, buffered: Option<BufferedPart>) -> Self {
         if let Some(inner) = &mut self.0 {
-            inner.kept = kept;
+            inner.buffered = buffered;
             if inner.progress.ended.get() {
                 inner.client = None;
             }
@@ -281,14 +281,14 @@ impl RequestBody {
         let Some(inner) = &self.0 else {
             return Some(Self::none());
         };
-        let kept = match &inner.kept {
+        let buffered = match &inner.buffered {
             _ if inner.client.is_some() => return None,
             None => None,
             Some(BufferedPart::Piece(piece)) => Some(BufferedPart::Piece(piece.clone())),
             Some(BufferedPart::Stored(stored)) => Some(BufferedPart::Stored(stored.again())),
         };
         Some(Self(Some(Box::new(BodyReader {
-            kept,
+            buffered,
             client: None,
             progress: Arc::clone(&inner.progress),
             clock: None,
@@ -337,8 +337,8 @@ impl Body for RequestBody {
             return Poll::Ready(None);
         };
         inner.progress.touched.set(true);
-        if inner.kept.is_some()
-            && let Some(piece) = ready!(inner.poll_kept(context))
+        if inner.buffered.is_some()
+            && let Some(piece) = ready!(inner.poll_buffered(context))
         {
             return Poll::Ready(Some(
                 piece.map(Frame::data).map_err(RequestBodyError::Unreadable),
@@ -348,7 +348,7 @@ impl Body for RequestBody {
             return Poll::Ready(None);
         };
         let Poll::Ready(frame) = Pin::new(&mut client.incoming).poll_frame(context) else {
-            let late = ready!(client.pace.poll_late(client.pause, client.least, context));
+            let late = ready!(client.timer.poll_late(client.timeout, client.rate, context));
             return Poll::Ready(Some(Err(match late {
                 TooSlow::Paused => RequestBodyError::Paused,
                 TooSlow::Slow => RequestBodyError::Slow,
@@ -358,13 +358,13 @@ impl Body for RequestBody {
             .as_ref()
             .and_then(|frame| frame.as_ref().ok()?.data_ref());
         let length = data.map_or(0, Bytes::len);
-        client.pace.moved(length, client.least);
+        client.timer.moved(length, client.rate);
         inner.progress.received.add(length);
         match client.left.checked_sub(length as u64) {
             Some(left) => client.left = left,
             None => return Poll::Ready(Some(Err(RequestBodyError::TooLarge))),
         }
-        if !matches!(frame, Some(Err(_))) && (frame.is_none() || client.incoming.is_end_stream()) {
+        if frame.is_none() || client.incoming.is_end_stream() {
             if let Some(clock) = &inner.clock {
                 inner.progress.ended_at.set(clock.now().0);
             }
@@ -376,7 +376,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         self.0.as_ref().is_none_or(|inner| {
             let client = inner.client.as_ref();
-            inner.kept_left() == 0 && client.is_none_or(|client| client.incoming.is_end_stream())
+            inner.left_over() == 0 && client.is_none_or(|client| client.incoming.is_end_stream())
         })
     }
 
@@ -384,19 +384,19 @@ impl Body for RequestBody {
         let Some(inner) = &self.0 else {
             return SizeHint::with_exact(0);
         };
-        let (kept, client) = (inner.kept_left(), inner.client.as_ref());
+        let (buffered, client) = (inner.left_over(), inner.client.as_ref());
         let hint = client.map_or_else(
             || SizeHint::with_exact(0),
             |client| client.incoming.size_hint(),
         );
-        extended(hint, kept)
+        extended(hint, buffered)
     }
 }
 
 impl BodyReader {
     /// How many bytes are left of what was buffered.
-    fn kept_left(&self) -> u64 {
-        match &self.kept {
+    fn left_over(&self) -> u64 {
+        match &self.buffered {
             None => 0,
             Some(BufferedPart::Piece(piece)) => piece.len() as u64,
             Some(BufferedPart::Stored(stored)) => stored.left(),
@@ -404,14 +404,14 @@ impl BodyReader {
     }
 
     /// The next piece of what was buffered; `None` when all of it was read.
-    fn poll_kept(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        let piece = match &mut self.kept {
+    fn poll_buffered(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let piece = match &mut self.buffered {
             None => None,
             Some(BufferedPart::Piece(piece)) => Some(Ok(std::mem::take(piece))),
             Some(BufferedPart::Stored(stored)) => ready!(stored.poll_next(context)),
         };
-        if self.kept_left() == 0 {
-            self.kept = None;
+        if self.left_over() == 0 {
+            self.buffered = None;
         }
         Poll::Ready(piece)
     }
@@ -431,7 +431,7 @@ pub fn drain(
         return true;
     }
     // Reading the body would send the 100, after the response was decided.
-    if expects_continue || incoming.size_hint().lower() > MOST {
+    if expects_continue || incoming.size_hint().lower() > DRAIN_LIMIT {
         connection.state.lingers.set(true);
         return false;
     }
@@ -443,21 +443,21 @@ pub fn drain(
 
 async fn discard(drain: DrainGuard, mut incoming: IncomingBody) {
     let state = &drain.0.state;
-    let mut taken = 0;
+    let mut discarded = 0;
     let most = match incoming.size_hint().exact() {
-        Some(_) => MOST,
-        None => MOST_UNTOLD,
+        Some(_) => DRAIN_LIMIT,
+        None => DRAIN_LIMIT_UNKNOWN,
     };
     let ended = tokio::time::timeout(state.lingering_timeout.get(), async {
         // Once the response is out, hyper does not report the end of a body with a length until the next
         // request's headers have come; the body itself knows.
-        while taken <= most {
+        while discarded <= most {
             if incoming.is_end_stream() {
                 return true;
             }
             match incoming.frame().await {
                 Some(Ok(frame)) => {
-                    taken += frame.data_ref().map_or(0, |data| data.remaining() as u64);
+                    discarded += frame.data_ref().map_or(0, |data| data.remaining() as u64);
                 }
                 Some(Err(_)) | None => return true,
             }
@@ -478,8 +478,8 @@ impl Drop for DrainGuard {
 }
 
 /// How much is worth reading to keep a connection, in bytes: about what is on its way anyhow.
-const MOST: u64 = 64 * 1024;
+const DRAIN_LIMIT: u64 = 64 * 1024;
 
 /// The same where the length was not known when the response was sent without `close`: the client counts on the connection.
 /// It costs no memory, and no more time than the lingering close does.
-const MOST_UNTOLD: u64 = 16 * 1024 * 1024;
+const DRAIN_LIMIT_UNKNOWN: u64 = 16 * 1024 * 1024;

@@ -92,7 +92,8 @@ impl<D: http_body::Body<Error: std::fmt::Debug>> ResponseBody<D> {
 
     /// Bytes that were taken from the source and may not leave yet.
     fn held_back(&self) -> u64 {
-        self.throttle.as_ref().map_or(0, |it| it.held_back())
+        let throttle = self.throttle.as_ref();
+        throttle.map_or(0, |throttle| throttle.held.len() as u64)
     }
 
     fn end(&mut self, ending: ResponseEnd) {
@@ -230,7 +231,7 @@ pub struct Throttle {
     /// When what has left so far would have left at just this rate; `None` until something has.
     due: Option<Instant>,
     wait: Deadline,
-    rest: Bytes,
+    held: Bytes,
 }
 
 impl Throttle {
@@ -241,7 +242,7 @@ impl Throttle {
             free: after,
             due: None,
             wait: Deadline::default(),
-            rest: Bytes::new(),
+            held: Bytes::new(),
         }
     }
 
@@ -254,47 +255,36 @@ impl Throttle {
     where
         D: http_body::Body<Data = Bytes> + Unpin,
     {
-        ready!(self.poll_turn(context));
-        if self.rest.is_empty() {
+        if let Some(due) = self.due
+            && due > Instant::now() + TIMER_PRECISION
+        {
+            self.wait.set(due);
+            ready!(self.wait.poll_passed(context));
+        }
+        if self.held.is_empty() {
             let frame = match ready!(source.poll_frame(context)) {
                 Some(Ok(frame)) => frame,
                 end => return Poll::Ready(end),
             };
             match frame.into_data() {
-                Ok(data) => self.rest = data,
+                Ok(data) => self.held = data,
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
-        let piece = self.cut(Instant::now());
+        let piece = self.take_piece(Instant::now());
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
-    /// Bytes that wait for their turn.
-    fn held_back(&self) -> u64 {
-        self.rest.len() as u64
-    }
-
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(due) = self.due else {
-            return Poll::Ready(());
-        };
-        if due <= Instant::now() + TOO_SHORT {
-            return Poll::Ready(());
-        }
-        self.wait.set(due);
-        self.wait.poll_passed(context)
-    }
-
     /// Takes what may leave now from what waits, and sets when more may.
-    fn cut(&mut self, now: Instant) -> Bytes {
+    fn take_piece(&mut self, now: Instant) -> Bytes {
         let most = self.free.saturating_add(self.piece());
         let length =
-            usize::try_from(most).map_or(self.rest.len(), |most| most.min(self.rest.len()));
-        let piece = self.rest.split_to(length);
+            usize::try_from(most).map_or(self.held.len(), |most| most.min(self.held.len()));
+        let piece = self.held.split_to(length);
         let free = self.free.min(length as u64);
         self.free -= free;
         // A backend that paused for long does not make up for all of it.
-        let earliest = now.checked_sub(LEAD).unwrap_or(now);
+        let earliest = now.checked_sub(MAX_CATCH_UP).unwrap_or(now);
         let from = self.due.map_or(now, |due| due.max(earliest));
         self.due = from.checked_add(self.time_for(length as u64 - free));
         piece
@@ -303,7 +293,7 @@ impl Throttle {
     /// What may leave at once: a tenth of a second's worth, unless that were crumbs.
     fn piece(&self) -> u64 {
         let rate = self.rate.get();
-        (rate / 10).max(rate.min(CRUMBS))
+        (rate / 10).max(rate.min(MIN_PIECE))
     }
 
     fn time_for(&self, bytes: u64) -> Duration {
@@ -313,13 +303,13 @@ impl Throttle {
 }
 
 /// Waits shorter than the runtime's timers can tell are made up for by the next.
-const TOO_SHORT: Duration = Duration::from_millis(1);
+const TIMER_PRECISION: Duration = Duration::from_millis(1);
 
 /// How far a response that was delayed elsewhere may run ahead to make up for it.
-const LEAD: Duration = Duration::from_secs(1);
+const MAX_CATCH_UP: Duration = Duration::from_secs(1);
 
 /// Bytes that are hardly worth a packet.
-const CRUMBS: u64 = 512;
+const MIN_PIECE: u64 = 512;
 
 #[cfg(test)]
 mod throttle_tests {

@@ -359,7 +359,7 @@ pub(super) fn respond_return(fixed: &plan::Return, record: &mut RequestRecord) -
 
 /// The response to a request that may be forwarded no further.
 fn last_hop(record: &RequestRecord) -> Result<Option<Response>, ProxyError> {
-    match headers::hops(&record.head) {
+    match headers::max_forwards(&record.head) {
         MaxForwards::Any | MaxForwards::Left(1..) => Ok(None),
         MaxForwards::Left(0) => Ok(Some(options(record))),
         MaxForwards::Malformed => Err(ProxyError::MaxForwards),

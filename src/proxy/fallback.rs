@@ -103,7 +103,7 @@ fn may_use_other_upstream(cx: &RequestContext) -> bool {
         .attempts
         .iter()
         .any(|attempt| attempt.connect.is_some());
-    let may_be_forwarded = match headers::hops(&record.head) {
+    let may_be_forwarded = match headers::max_forwards(&record.head) {
         MaxForwards::Any | MaxForwards::Left(1..) => true,
         MaxForwards::Left(0) | MaxForwards::Malformed => false,
     };

@@ -117,7 +117,7 @@ fn make(plan: &UpstreamTls) -> Result<ClientConfig, Error> {
     let mut config = match &plan.certificate {
         None => builder.with_no_client_auth(),
         Some(certificate) => {
-            let own = Arc::new(files::certified(certificate)?);
+            let own = Arc::new(files::certified_key(certificate)?);
             let only = rustls::sign::SingleCertAndKey::from(own);
             builder.with_client_cert_resolver(Arc::new(only))
         }

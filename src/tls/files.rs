@@ -25,12 +25,12 @@ use crate::config::{FileStamp, stamp};
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("`{}` {flaw}", file.path.display())]
+#[error("`{}` {kind}", file.path.display())]
 pub struct Error {
     /// Which, and where it is named.
     pub file: TlsFile,
     /// Why not.
-    pub flaw: FileErrorKind,
+    pub kind: FileErrorKind,
 }
 
 /// What is wrong with a file.
@@ -79,7 +79,7 @@ impl FileErrorKind {
     pub(super) fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::EncryptedKey => {
-                "nobody is there to type a passphrase: `openssl pkey -in key.pem -out plain.pem`"
+                "weir cannot ask for a passphrase: `openssl pkey -in key.pem -out plain.pem`"
             }
             Self::Mismatch(_) => {
                 "the server's own certificate comes first in its file, those that lead to a root behind it"
@@ -93,14 +93,14 @@ impl FileErrorKind {
     }
 
     /// Whether there is nothing wrong but the time.
-    pub(super) fn is_untimely(&self) -> bool {
+    pub(super) fn is_validity_error(&self) -> bool {
         matches!(self, Self::Expired(_) | Self::NotYetValid(_))
     }
 
     pub(super) fn of(self, file: &TlsFile) -> Error {
         Error {
             file: file.clone(),
-            flaw: self,
+            kind: self,
         }
     }
 }
@@ -175,7 +175,7 @@ pub(super) fn staple(file: &TlsFile) -> Result<Vec<u8>, Error> {
 }
 
 /// A certificate, its key and its OCSP response.
-pub(super) fn certified(named: &Certificate) -> Result<CertifiedKey, Error> {
+pub(super) fn certified_key(named: &Certificate) -> Result<CertifiedKey, Error> {
     let mut made = pair(chain(&named.chain)?, key(&named.key)?, named)?;
     made.ocsp = named.staple.as_ref().map(staple).transpose()?;
     Ok(made)
@@ -207,15 +207,8 @@ pub(super) fn lists(file: &TlsFile) -> Result<Vec<CertificateRevocationListDer<'
     Ok(lists)
 }
 
-/// The lists of revoked certificates in a file, where one is named.
-pub(super) fn optional_lists(
-    file: Option<&TlsFile>,
-) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
-    file.map_or_else(|| Ok(Vec::new()), lists)
-}
-
 /// What is wrong with the time of a chain's own certificate.
-pub(super) fn untimely(own: &CertificateDer<'_>, now: UnixTime) -> Option<FileErrorKind> {
+pub(super) fn validity_error(own: &CertificateDer<'_>, now: UnixTime) -> Option<FileErrorKind> {
     let certificate = parse(own)?;
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     if now > certificate.not_after {

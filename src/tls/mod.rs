@@ -52,8 +52,8 @@ impl TlsContexts {
             // Of several equal servers each inherits from its own: no session is valid at another server.
             let same = |old: &&plan::Server| old.name == server.name && old.tls == server.tls;
             let nth = plan.servers[..index].iter().filter(same).count();
-            let old = before.and_then(|(plan, kit)| {
-                let mut all = plan.servers.iter().zip(&kit.servers);
+            let old = before.and_then(|(plan, contexts)| {
+                let mut all = plan.servers.iter().zip(&contexts.servers);
                 let alike = all.by_ref().filter(|(old, _)| same(old));
                 alike.map(|(_, kept)| kept).nth(nth)?.as_deref()
             });
@@ -91,15 +91,15 @@ fn clients(
     plan: &Plan,
     before: Option<(&Plan, &TlsContexts)>,
 ) -> Result<Arc<[Arc<TlsConnector>]>, Error> {
-    if let Some((old, kit)) = before
+    if let Some((old, contexts)) = before
         && old.upstream_tls == plan.upstream_tls
     {
-        return Ok(kit.clients());
+        return Ok(contexts.clients());
     }
     let clients = plan.upstream_tls.iter().map(|tls| {
-        let known = before.and_then(|(old, kit)| {
+        let known = before.and_then(|(old, contexts)| {
             let index = old.upstream_tls.iter().position(|old| old == tls)?;
-            kit.clients.get(index).map(Arc::clone)
+            contexts.clients.get(index).map(Arc::clone)
         });
         known.map_or_else(|| TlsConnector::build(tls).map(Arc::new), Ok)
     });
@@ -170,8 +170,8 @@ impl FileCheck<'_> {
             self.note(files::staple(staple));
         }
         let own = chain.as_ref()?.first()?;
-        if let Some(flaw) = files::untimely(own, files::now()) {
-            self.note::<()>(Err(flaw.of(&named.chain)));
+        if let Some(kind) = files::validity_error(own, files::now()) {
+            self.note::<()>(Err(kind.of(&named.chain)));
         }
         chain
     }
@@ -210,11 +210,11 @@ impl FileCheck<'_> {
             Ok(value) => return Some(value),
             Err(error) => error,
         };
-        let severity = match error.flaw.is_untimely() {
+        let severity = match error.kind.is_validity_error() {
             true => self.expiry,
             false => Severity::Error,
         };
-        let hint = error.flaw.hint();
+        let hint = error.kind.hint();
         self.report
             .note(severity, error.file.span, error.to_string(), hint);
         None

@@ -36,16 +36,16 @@ use crate::net::Stream;
 #[derive(Debug)]
 pub struct TlsAcceptor {
     plan: plan::Tls,
-    keeps: SessionStores,
-    made: Reloadable<LoadedServer>,
+    stores: SessionStores,
+    loaded: Reloadable<LoadedServer>,
 }
 
 /// What is made from the files.
 #[derive(Debug)]
 pub(super) struct LoadedServer {
     // For each order of suites, ours and the client's.
-    ours: AlpnConfigs,
-    theirs: AlpnConfigs,
+    server_order: AlpnConfigs,
+    client_order: AlpnConfigs,
     /// Verifies clients' certificates, where they are requested.
     pub(super) clients: Option<Arc<ClientVerifier>>,
 }
@@ -70,8 +70,8 @@ impl TlsAcceptor {
     /// # Errors
     /// When one of the files cannot be used.
     pub fn build(plan: &plan::Tls, old: Option<&Self>) -> Result<Self, Error> {
-        let keeps = match old {
-            Some(old) => old.keeps.clone(),
+        let stores = match old {
+            Some(old) => old.stores.clone(),
             None => SessionStores {
                 sessions: Arc::new(SessionCache {
                     kept: ServerSessionMemoryCache::new(MOST),
@@ -86,28 +86,28 @@ impl TlsAcceptor {
                 },
             },
         };
-        let made = Reloadable::new(watched(plan), || make(plan, &keeps))?;
+        let loaded = Reloadable::new(watched(plan), || make(plan, &stores))?;
         Ok(Self {
             plan: plan.clone(),
-            keeps,
-            made,
+            stores,
+            loaded,
         })
     }
 
     /// Looks at the files again.
     pub fn refresh(&self) -> ReloadResult {
-        self.made.refresh(|| {
+        self.loaded.refresh(|| {
             for certificate in &self.plan.certificates {
                 // A valid certificate is not replaced by an expired one.
                 let chain = files::chain(&certificate.chain)?;
-                let flaw = chain
+                let kind = chain
                     .first()
-                    .and_then(|own| files::untimely(own, files::now()));
-                if let Some(flaw) = flaw {
-                    return Err(flaw.of(&certificate.chain));
+                    .and_then(|own| files::validity_error(own, files::now()));
+                if let Some(kind) = kind {
+                    return Err(kind.of(&certificate.chain));
                 }
             }
-            make(&self.plan, &self.keeps)
+            make(&self.plan, &self.stores)
         })
     }
 
@@ -122,8 +122,8 @@ impl LoadedServer {
     /// For a client that asks for these suites.
     pub(super) fn config(&self, http2: bool, suites: &[CipherSuite]) -> Arc<ServerConfig> {
         let offer = match stream::prefers_chacha(suites) {
-            true => &self.theirs,
-            false => &self.ours,
+            true => &self.client_order,
+            false => &self.server_order,
         };
         Arc::clone(match http2 {
             false => &offer.http1,
@@ -132,9 +132,10 @@ impl LoadedServer {
     }
 }
 
-fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> {
+fn make(plan: &plan::Tls, stores: &SessionStores) -> Result<LoadedServer, Error> {
     let certificates = plan.certificates.iter();
-    let certificates = certificates.map(|certificate| files::certified(certificate).map(Arc::new));
+    let certificates =
+        certificates.map(|certificate| files::certified_key(certificate).map(Arc::new));
     let mut certificates: Vec<_> = certificates.collect::<Result<_, _>>()?;
     // RSA last: its signatures cost fifty times as much, and a client that knows the others can do without.
     certificates
@@ -144,7 +145,7 @@ fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> 
         VerifyClient::Off => None,
         _ => Some(Arc::new(ClientVerifier::read(plan)?)),
     };
-    let offer = |provider, ours| {
+    let offer = |provider, server_order| {
         let builder = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&stream::versions(&plan.protocols))
             .map_err(|error| refused(plan, error))?;
@@ -153,14 +154,14 @@ fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> 
             None => builder.with_no_client_auth(),
         };
         let mut config = builder.with_cert_resolver(Arc::clone(&certificates) as Arc<_>);
-        config.session_storage = Arc::clone(&keeps.sessions);
-        if let Some(tickets) = &keeps.tickets {
+        config.session_storage = Arc::clone(&stores.sessions);
+        if let Some(tickets) = &stores.tickets {
             config.ticketer = Arc::clone(tickets);
         }
         if plan.session_timeout.is_zero() {
             config.send_tls13_tickets = 0;
         }
-        config.ignore_client_order = ours;
+        config.ignore_client_order = server_order;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let mut http2 = config.clone();
         // The preferred first.
@@ -170,7 +171,7 @@ fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> 
             http1: Arc::new(config),
         })
     };
-    let (ours, theirs) = match plan.ciphers.is_empty() {
+    let (server_order, client_order) = match plan.ciphers.is_empty() {
         true => (
             offer(stream::server_provider(), true)?,
             offer(stream::provider(&[]), false)?,
@@ -181,8 +182,8 @@ fn make(plan: &plan::Tls, keeps: &SessionStores) -> Result<LoadedServer, Error> 
         }
     };
     Ok(LoadedServer {
-        ours,
-        theirs,
+        server_order,
+        client_order,
         clients,
     })
 }
@@ -250,8 +251,8 @@ pub async fn accept_handshake(
         let refused = rustls::Error::General("no server for this name".into());
         return Err(HandshakeError::Refused(refused));
     };
-    let made = server.made.get();
-    let tls = UnbufferedServerConnection::new(made.config(http2, &suites))
+    let loaded = server.loaded.get();
+    let tls = UnbufferedServerConnection::new(loaded.config(http2, &suites))
         .map_err(HandshakeError::Refused)?;
     let mut stream = Box::new(TlsStream::new(io, TlsSession::Server(tls), &read, false));
     poll_fn(|context| stream.poll_handshake(context))
@@ -260,7 +261,7 @@ pub async fn accept_handshake(
             Ok(refused) => HandshakeError::Refused(refused),
             Err(gone) => HandshakeError::Gone(gone),
         })?;
-    let known = known(&stream, &made, name);
+    let known = known(&stream, &loaded, name);
     Ok((Socket::Tls(stream), Some(known)))
 }
 
@@ -303,7 +304,7 @@ async fn hello(
     }
 }
 
-fn known(stream: &TlsStream, made: &LoadedServer, name: Option<Box<str>>) -> TlsInfo {
+fn known(stream: &TlsStream, loaded: &LoadedServer, name: Option<Box<str>>) -> TlsInfo {
     let tls = &stream.session;
     let chain = tls.peer_certificates().unwrap_or_default();
     TlsInfo {
@@ -324,17 +325,17 @@ fn known(stream: &TlsStream, made: &LoadedServer, name: Option<Box<str>>) -> Tls
             Some(_) => AlpnProtocol::Http1,
         },
         resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
-        client: shown(chain, made),
+        client: shown(chain, loaded),
     }
 }
 
-fn shown(chain: &[CertificateDer<'_>], made: &LoadedServer) -> Option<Box<ClientCertificate>> {
+fn shown(chain: &[CertificateDer<'_>], loaded: &LoadedServer) -> Option<Box<ClientCertificate>> {
     let own = chain.first()?;
-    let clients = made.clients.as_ref()?;
+    let clients = loaded.clients.as_ref()?;
     let parsed = x509::X509Parts::parse(own)?;
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, own);
     Some(Box::new(ClientCertificate {
-        status: clients.judge(chain, files::now()),
+        status: clients.verify(chain, files::now()),
         subject: x509::text(parsed.subject).into(),
         issuer: x509::text(parsed.issuer).into(),
         serial: x509::serial(parsed.serial).into(),
@@ -404,8 +405,8 @@ fn stamped(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn fresh(mut stamped: Vec<u8>, lifetime: Duration) -> Option<Vec<u8>> {
-    let made = u64::from_be_bytes(*stamped.first_chunk()?);
-    let age = Clock::wall().as_secs().checked_sub(made)?;
+    let loaded = u64::from_be_bytes(*stamped.first_chunk()?);
+    let age = Clock::wall().as_secs().checked_sub(loaded)?;
     (age < lifetime.as_secs()).then(|| stamped.split_off(8))
 }
 

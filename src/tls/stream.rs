@@ -39,9 +39,9 @@ pub struct TlsStream {
     /// What is decrypted, and more than was asked for.
     plain: BytesMut,
     /// What is encrypted and has not left.
-    sealed: BytesMut,
+    output: BytesMut,
     /// Bytes that are encrypted, and not reported as written yet.
-    taken: usize,
+    unreported: usize,
     ended: bool,
     /// Whether the session has failed. It is not asked anything any more.
     failed: bool,
@@ -53,7 +53,7 @@ pub struct TlsStream {
 thread_local! {
     // Taken for each read, and put back empty: nearly always all of it is used at once.
     static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
-    static SEALED: Cell<BytesMut> = Cell::new(BytesMut::new());
+    static OUTPUT: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
 impl TlsStream {
@@ -71,8 +71,8 @@ impl TlsStream {
             session,
             read,
             plain: BytesMut::new(),
-            sealed: BytesMut::new(),
-            taken: 0,
+            output: BytesMut::new(),
+            unreported: 0,
             ended: false,
             failed: false,
             needs_close_notify,
@@ -113,7 +113,7 @@ impl TlsStream {
         if !self.failed && !self.session.is_handshaking() {
             let notify = PendingWrite::CloseNotify;
             self.session
-                .write(notify, &mut self.read, &mut self.sealed)?;
+                .write(notify, &mut self.read, &mut self.output)?;
         }
         self.poll_drain(context)
     }
@@ -156,7 +156,7 @@ impl TlsStream {
             };
             match self
                 .session
-                .step(&mut self.read, &mut self.sealed, &mut take)
+                .step(&mut self.read, &mut self.output, &mut take)
             {
                 Ok(SessionStep::Again | SessionStep::Written) => {}
                 Ok(SessionStep::Closed) => self.ended = true,
@@ -170,7 +170,7 @@ impl TlsStream {
             self.failed = true;
             // rustls may remember where in the buffer the messages are that it has not looked at yet: the buffer stays
             // as it is until the alert is out, and the session is not used after that.
-            self.session.write_alert(&mut self.read, &mut self.sealed);
+            self.session.write_alert(&mut self.read, &mut self.output);
             self.read.clear();
         }
         self.free_unused();
@@ -183,15 +183,15 @@ impl TlsStream {
 
     /// Writes what is encrypted; ready when all of it has left.
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.sealed.is_empty() {
-            let written = Pin::new(&mut self.io).poll_write(context, &self.sealed);
+        while !self.output.is_empty() {
+            let written = Pin::new(&mut self.io).poll_write(context, &self.output);
             match ready!(written)? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                count => self.sealed.advance(count),
+                count => self.output.advance(count),
             }
         }
-        if self.sealed.capacity() > 0 {
-            SEALED.set(mem::take(&mut self.sealed));
+        if self.output.capacity() > 0 {
+            OUTPUT.set(mem::take(&mut self.output));
         }
         Poll::Ready(Ok(()))
     }
@@ -204,15 +204,15 @@ impl TlsStream {
         if self.failed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if self.taken == 0 {
+        if self.unreported == 0 {
             ready!(self.poll_drain(context))?;
-            self.sealed = SEALED.take();
-            self.taken = self
+            self.output = OUTPUT.take();
+            self.unreported = self
                 .session
-                .encrypt(slices, &mut self.read, &mut self.sealed)?;
+                .encrypt(slices, &mut self.read, &mut self.output)?;
         }
         ready!(self.poll_drain(context))?;
-        Poll::Ready(Ok(mem::take(&mut self.taken)))
+        Poll::Ready(Ok(mem::take(&mut self.unreported)))
     }
 }
 
@@ -337,12 +337,12 @@ impl TlsSession {
     pub(super) fn step(
         &mut self,
         read: &mut BytesMut,
-        sealed: &mut BytesMut,
+        output: &mut BytesMut,
         take: &mut dyn FnMut(&[u8]),
     ) -> io::Result<SessionStep> {
         let (step, discard) = match self {
-            Self::Client(client) => step(client.process_tls_records(read), sealed, take),
-            Self::Server(server) => step(server.process_tls_records(read), sealed, take),
+            Self::Client(client) => step(client.process_tls_records(read), output, take),
+            Self::Server(server) => step(server.process_tls_records(read), output, take),
         };
         read.advance(discard);
         step
@@ -353,7 +353,7 @@ impl TlsSession {
         &mut self,
         slices: &[IoSlice<'_>],
         read: &mut BytesMut,
-        sealed: &mut BytesMut,
+        output: &mut BytesMut,
     ) -> io::Result<usize> {
         // Small pieces, such as headers and a body, share a record; a large one is not copied.
         let first = slices.iter().find(|slice| !slice.is_empty());
@@ -371,15 +371,15 @@ impl TlsSession {
                 &gathered
             }
         };
-        self.write(PendingWrite::Bytes(bytes), read, sealed)?;
+        self.write(PendingWrite::Bytes(bytes), read, output)?;
         Ok(bytes.len())
     }
 
     /// Encrypts the alert about what was wrong.
-    pub(super) fn write_alert(&mut self, read: &mut BytesMut, sealed: &mut BytesMut) {
+    pub(super) fn write_alert(&mut self, read: &mut BytesMut, output: &mut BytesMut) {
         // Only as long as there is something to be written: rustls would go on reading then, and fail once more.
         while self.wants_write()
-            && matches!(self.step(read, sealed, &mut |_| ()), Ok(SessionStep::Again))
+            && matches!(self.step(read, output, &mut |_| ()), Ok(SessionStep::Again))
         {}
     }
 
@@ -388,15 +388,15 @@ impl TlsSession {
         &mut self,
         pending: PendingWrite<'_>,
         read: &mut BytesMut,
-        sealed: &mut BytesMut,
+        output: &mut BytesMut,
     ) -> io::Result<()> {
         loop {
             let (step, discard) = match self {
                 Self::Client(client) => {
-                    write_step(client.process_tls_records(read), pending, sealed)
+                    write_step(client.process_tls_records(read), pending, output)
                 }
                 Self::Server(server) => {
-                    write_step(server.process_tls_records(read), pending, sealed)
+                    write_step(server.process_tls_records(read), pending, output)
                 }
             };
             read.advance(discard);
@@ -419,7 +419,7 @@ type StepResult = (io::Result<SessionStep>, usize);
 
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
-    sealed: &mut BytesMut,
+    output: &mut BytesMut,
     take: &mut dyn FnMut(&[u8]),
 ) -> StepResult {
     let mut discard = status.discard;
@@ -437,7 +437,7 @@ fn step<Data>(
             }
             step
         }
-        Ok(state) => common(state, sealed),
+        Ok(state) => common(state, output),
         Err(error) => Err(invalid_data(error)),
     };
     (step, discard)
@@ -447,15 +447,15 @@ fn step<Data>(
 fn write_step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     pending: PendingWrite<'_>,
-    sealed: &mut BytesMut,
+    output: &mut BytesMut,
 ) -> StepResult {
     let step = match status.state {
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            write(&mut traffic, pending, sealed).map(|()| SessionStep::Written)
+            write(&mut traffic, pending, output).map(|()| SessionStep::Written)
         }
         // All that was read has been decrypted before.
         Ok(ConnectionState::ReadTraffic(_)) => Err(io::ErrorKind::InvalidData.into()),
-        Ok(state) => common(state, sealed),
+        Ok(state) => common(state, output),
         Err(error) => Err(invalid_data(error)),
     };
     (step, status.discard)
@@ -463,11 +463,11 @@ fn write_step<Data>(
 
 fn common<Data>(
     state: ConnectionState<'_, '_, Data>,
-    sealed: &mut BytesMut,
+    output: &mut BytesMut,
 ) -> io::Result<SessionStep> {
     match state {
         ConnectionState::EncodeTlsData(encode) => {
-            encoded(encode, sealed).map(|()| SessionStep::Again)
+            encoded(encode, output).map(|()| SessionStep::Again)
         }
         ConnectionState::TransmitTlsData(transmit) => {
             // It is in `sealed`, which leaves before anything else.
@@ -479,46 +479,46 @@ fn common<Data>(
     }
 }
 
-fn encoded<Data>(mut encode: EncodeTlsData<'_, Data>, sealed: &mut BytesMut) -> io::Result<()> {
-    let length = sealed.len();
+fn encoded<Data>(mut encode: EncodeTlsData<'_, Data>, output: &mut BytesMut) -> io::Result<()> {
+    let length = output.len();
     let needed = match encode.encode(&mut []) {
         Err(EncodeError::InsufficientSize(size)) => size.required_size,
         Ok(_) => return Ok(()),
         Err(error) => return Err(io::Error::other(error)),
     };
-    sealed.resize(length + needed, 0);
+    output.resize(length + needed, 0);
     let count = encode
-        .encode(&mut sealed[length..])
+        .encode(&mut output[length..])
         .map_err(io::Error::other)?;
-    sealed.truncate(length + count);
+    output.truncate(length + count);
     Ok(())
 }
 
 fn write<Data>(
     traffic: &mut WriteTraffic<'_, Data>,
     pending: PendingWrite<'_>,
-    sealed: &mut BytesMut,
+    output: &mut BytesMut,
 ) -> io::Result<()> {
-    let length = sealed.len();
+    let length = output.len();
     let mut needed = match pending {
         PendingWrite::Bytes(bytes) => bytes.len() + (bytes.len() / MAX_RECORD + 1) * AROUND,
         PendingWrite::CloseNotify => AROUND,
     };
     loop {
-        sealed.resize(length + needed, 0);
-        let room = &mut sealed[length..];
+        output.resize(length + needed, 0);
+        let room = &mut output[length..];
         let done = match pending {
             PendingWrite::Bytes(bytes) => traffic.encrypt(bytes, room),
             PendingWrite::CloseNotify => traffic.queue_close_notify(room),
         };
         match done {
             Ok(count) => {
-                sealed.truncate(length + count);
+                output.truncate(length + count);
                 return Ok(());
             }
             Err(EncryptError::InsufficientSize(size)) => needed = size.required_size,
             Err(error) => {
-                sealed.truncate(length);
+                output.truncate(length);
                 return Err(io::Error::other(error));
             }
         }

@@ -73,7 +73,10 @@ impl ClientVerifier {
             Some(file) => files::roots(file)?,
             None => RootCertStore::empty(),
         };
-        let lists = files::optional_lists(plan.crl.as_ref())?;
+        let lists = plan
+            .crl
+            .as_ref()
+            .map_or_else(|| Ok(Vec::new()), files::lists)?;
         let lists = lists
             .iter()
             .filter_map(|der| {
@@ -96,7 +99,7 @@ impl ClientVerifier {
     }
 
     /// What is thought of a chain that a client has shown.
-    pub(super) fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> CertificateStatus {
+    pub(super) fn verify(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> CertificateStatus {
         let Some((own, others)) = chain.split_first() else {
             return CertificateStatus::Bad("no certificate".into());
         };
@@ -106,12 +109,14 @@ impl ClientVerifier {
         let error = match self.trust.verify(own, others, now, KeyUsage::client_auth()) {
             Ok(()) => return CertificateStatus::Good,
             Err(webpki::Error::UnsupportedCertVersion) if read.is_first_version => {
-                return self.judge_first_version(&read, others, now);
+                return self.verify_first_version(&read, others, now);
             }
             Err(webpki::Error::CaUsedAsEndEntity) if self.trust.is_root(&read) => {
                 return CertificateStatus::Good;
             }
-            Err(webpki::Error::UnknownRevocationStatus) if self.trust.is_early(now) => {
+            Err(webpki::Error::UnknownRevocationStatus)
+                if self.trust.lists.iter().any(|list| !list.holds(now)) =>
+            {
                 return CertificateStatus::Bad("CRL is not yet valid".into());
             }
             Err(error) => error,
@@ -126,7 +131,7 @@ impl ClientVerifier {
     }
 
     /// The same of one of version 1: it has no extensions, so its time and its issuer are all there is to look at.
-    fn judge_first_version(
+    fn verify_first_version(
         &self,
         own: &X509Parts<'_>,
         others: &[CertificateDer<'_>],
@@ -196,11 +201,6 @@ impl TrustAnchors {
                 Some(&deep),
             )
             .map(|_| ())
-    }
-
-    /// Whether the time of some list has not come.
-    fn is_early(&self, now: UnixTime) -> bool {
-        self.lists.iter().any(|one| !one.holds(now))
     }
 
     /// Whether nothing is wrong with a certificate itself, whatever its issuer.
@@ -439,8 +439,10 @@ impl ServerTrust {
             depth,
             algorithms: provider.signature_verification_algorithms,
         });
+        let lists = plan.crl.as_ref();
+        let lists = lists.map_or_else(|| Ok(Vec::new()), files::lists)?;
         let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-            .with_crls(files::optional_lists(plan.crl.as_ref())?)
+            .with_crls(lists)
             .enforce_revocation_expiration()
             .build()
             .map_err(|error| {
@@ -469,7 +471,7 @@ fn system_roots() -> RootCertStore {
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         tracing::warn!(
-            "this machine trusts nobody: no upstream can be verified by its certificates"
+            "this machine has no trusted certificates: no upstream can be verified by them"
         );
     }
     roots
@@ -504,7 +506,7 @@ impl ServerCertVerifier for ServerVerifier {
         if verified.is_ok() || !pinned.contains(own) {
             return verified;
         }
-        match files::untimely(own, now) {
+        match files::validity_error(own, now) {
             None => {}
             Some(FileErrorKind::NotYetValid(_)) => return Err(CertificateError::NotValidYet.into()),
             Some(_) => return Err(CertificateError::Expired.into()),

@@ -22,8 +22,8 @@ use http_body::Body as _;
 use super::http1::request::PendingBody;
 use crate::config::plan::{HttpVersion, ProxyPass, Template};
 use crate::message::headers::{
-    ConnectionOptions, MaxForwards, belongs_to_connection, frames_body, hops, is_plain, is_rebuilt,
-    passes, speaks_for_client,
+    ConnectionOptions, MaxForwards, belongs_to_connection, describes_client, frames_body, is_plain,
+    is_rebuilt, max_forwards, passes,
 };
 use crate::message::{
     InterimResponse, RequestBody, RequestRecord, TRACEPARENT, target_sent, variables, write_target,
@@ -196,21 +196,21 @@ fn write_headers(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl 
     let drops_underscores = !proxy_pass.settings.underscores_in_headers;
     let trusted = record.trusted;
     let trace = record.trace.as_deref();
-    let hops = hops(&record.head);
+    let max_forwards = max_forwards(&record.head);
     for (name, value) in headers {
         let stays = belongs_to_connection(name)
             || is_rebuilt(name)
             || sets(proxy_pass, name)
             || options.as_ref().is_some_and(|options| options.list(name))
             || (drops_underscores && name.as_str().as_bytes().contains(&b'_'))
-            || (!trusted && speaks_for_client(name))
+            || (!trusted && describes_client(name))
             || trace.is_some_and(|trace| trace.replaces(name))
-            || (hops != MaxForwards::Any && *name == header::MAX_FORWARDS);
+            || (max_forwards != MaxForwards::Any && *name == header::MAX_FORWARDS);
         if !stays {
             out.field(name, value);
         }
     }
-    if let MaxForwards::Left(left) = hops
+    if let MaxForwards::Left(left) = max_forwards
         && !sets(proxy_pass, &header::MAX_FORWARDS)
     {
         let left = HeaderValue::from(left.saturating_sub(1));

@@ -47,7 +47,7 @@ pub(super) struct FloodBudgets {
     window_updates: FloodBudget,
     // PINGs of ours that it may acknowledge.
     pings_sent: u32,
-    answers: u32,
+    responses: u32,
 }
 
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl FloodBudgets {
             settings: budget(100, 10),
             window_updates: budget(2000, 200),
             pings_sent: 0,
-            answers: 0,
+            responses: 0,
         }
     }
 
@@ -134,14 +134,14 @@ impl FloodBudgets {
         }
         if frame.ends_stream() {
             // Not every response: a client that gets a cheap one for each reset could go on for ever.
-            self.answers = (self.answers + 1) % ANSWERS_A_RESET;
-            self.resets.earn(u32::from(self.answers == 0));
+            self.responses = (self.responses + 1) % RESPONSES_PER_RESET;
+            self.resets.earn(u32::from(self.responses == 0));
         }
         Ok(())
     }
 
     /// What the client has most likely sent too much of, where h2 ended the connection.
-    pub(super) fn suspect(&self) -> FloodKind {
+    pub(super) fn likely_flood(&self) -> FloodKind {
         if self.empty_data.left < self.empty_data.most {
             FloodKind::EmptyData
         } else if self.resets.left < self.resets.most {
@@ -170,7 +170,7 @@ impl FloodBudget {
 }
 
 /// So many complete responses make up for one reset.
-const ANSWERS_A_RESET: u32 = 4;
+const RESPONSES_PER_RESET: u32 = 4;
 
 /// Whether a reset of ours is due to a client that broke the rules: CVE-2025-8671 makes a server reset streams that it goes on
 /// working for. Errors of upstreams, and streams given up here, are reset with other codes.
@@ -195,7 +195,7 @@ struct StreamTableInner {
     budgets: FloodBudgets,
     state: ConnectionSignals,
     // The client was sent a GOAWAY with an error.
-    told_off: bool,
+    sent_error: bool,
     // Streams of which something malformed has come, and which have not begun here.
     malformed: Vec<u32>,
 }
@@ -224,7 +224,7 @@ impl StreamTable {
             streams: BTreeMap::new(),
             budgets: FloodBudgets::new(resets, Instant::now()),
             state: ConnectionSignals::default(),
-            told_off: false,
+            sent_error: false,
             malformed: Vec::new(),
         }))
     }
@@ -280,13 +280,13 @@ impl StreamTable {
             inner.state.flood.get_or_insert(flood);
         }
         if frame.stream == 0 {
-            inner.told_off |= frame.kind == FrameType::GoAway && frame.code() != 0;
-            inner.state.malformed += u32::from(frame.says_malformed());
+            inner.sent_error |= frame.kind == FrameType::GoAway && frame.code() != 0;
+            inner.state.malformed += u32::from(frame.reports_malformed());
             return;
         }
         let Some(client) = inner.streams.get(&frame.stream) else {
             inner.state.oversized += u32::from(frame.kind == FrameType::Headers);
-            inner.state.malformed += u32::from(frame.says_malformed());
+            inner.state.malformed += u32::from(frame.reports_malformed());
             return;
         };
         client.state.sent.add(frame.size());
@@ -321,13 +321,13 @@ impl StreamTable {
     }
 
     /// Whether the client was sent a GOAWAY with an error.
-    pub(super) fn has_told_off(&self) -> bool {
-        self.0.lock().told_off
+    pub(super) fn has_sent_error(&self) -> bool {
+        self.0.lock().sent_error
     }
 
     /// What h2 has most likely ended the connection for.
-    pub(super) fn suspect(&self) -> FloodKind {
-        self.0.lock().budgets.suspect()
+    pub(super) fn likely_flood(&self) -> FloodKind {
+        self.0.lock().budgets.likely_flood()
     }
 
     /// The connection is gone, and all its streams with it.
@@ -417,13 +417,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_four_answers_may_reset_one_more() {
-        for (answers, goes_on) in [(1, false), (3, false), (4, true)] {
+        for (responses, goes_on) in [(1, false), (3, false), (4, true)] {
             let mut budgets = budgets();
             let going_on = (0..10_000).all(|_| {
-                let answered = (0..answers).all(|_| budgets.send(frame(1, 5, b"")).is_ok());
+                let answered = (0..responses).all(|_| budgets.send(frame(1, 5, b"")).is_ok());
                 answered && budgets.receive(reset(8)).is_ok()
             });
-            assert_eq!(going_on, goes_on, "{answers}");
+            assert_eq!(going_on, goes_on, "{responses}");
         }
     }
 

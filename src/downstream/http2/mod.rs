@@ -44,12 +44,12 @@ pub(super) async fn serve<H: Handler>(
     handler: &H,
     stop: &CancellationToken,
 ) {
-    let roster = Arc::new(StreamTable::new(settings.resets.into()));
+    let table = Arc::new(StreamTable::new(settings.resets.into()));
     let io = Http2Io {
         socket,
         ahead,
         client: Arc::clone(client),
-        roster: Arc::clone(&roster),
+        table: Arc::clone(&table),
         received: FrameScanner::from_client(),
         sent: FrameScanner::from_server(),
         writing: SendLimit::default(),
@@ -61,18 +61,18 @@ pub(super) async fn serve<H: Handler>(
     };
     let mut connection = Http2Connection {
         h2,
-        roster,
+        table,
         client,
         settings,
         handler,
         streams: JoinSet::new(),
-        ending: GoAwayState::NotYet,
-        asked: false,
+        goaway: GoAwayState::Open,
+        has_requested: false,
         head: Deadline::default(),
-        rest: Deadline::default(),
-        farewell: FAREWELL,
+        idle_deadline: Deadline::default(),
+        goaway_grace: GOAWAY_GRACE,
         close: Deadline::default(),
-        last_words: CLOSE,
+        close_timeout: CLOSE_TIMEOUT,
     };
     let mut stopping = std::pin::pin!(stop.cancelled());
     let mut stopped = false;
@@ -89,33 +89,33 @@ pub(super) async fn serve<H: Handler>(
 /// A connection.
 struct Http2Connection<'c, H> {
     h2: Connection<Http2Io, Bytes>,
-    roster: Arc<StreamTable>,
+    table: Arc<StreamTable>,
     client: &'c Arc<ClientConnection>,
     settings: ConnectionSettings,
     handler: &'c H,
     streams: JoinSet<()>,
-    ending: GoAwayState,
+    goaway: GoAwayState,
     // Whether there has been a request.
-    asked: bool,
+    has_requested: bool,
     // For headers that have begun to come.
     head: Deadline,
     // For the next request.
-    rest: Deadline,
+    idle_deadline: Deadline,
     // How long it may stay idle after a GOAWAY.
-    farewell: Duration,
+    goaway_grace: Duration,
     // For the client to leave after the last GOAWAY.
     close: Deadline,
-    last_words: Duration,
+    close_timeout: Duration,
 }
 
 /// How far its end has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GoAwayState {
-    NotYet,
+    Open,
     /// A first GOAWAY was sent; requests that have come are served.
-    Retires,
+    Draining,
     /// The last GOAWAY was sent.
-    Closes,
+    Closing,
 }
 
 impl<H: Handler> Http2Connection<'_, H> {
@@ -129,16 +129,16 @@ impl<H: Handler> Http2Connection<'_, H> {
                 match accepted {
                     Some(Ok((request, respond))) => self.begin(request, respond),
                     Some(Err(error)) => {
-                        self.broke(&error);
+                        self.report_error(&error);
                         return Poll::Ready(());
                     }
                     None => return Poll::Ready(()),
                 }
             }
-            let before = self.ending;
-            let over = self.poll_ending(context);
+            let before = self.goaway;
+            let over = self.poll_goaway(context);
             // Otherwise there is a GOAWAY to be sent.
-            if over.is_ready() || self.ending == before {
+            if over.is_ready() || self.goaway == before {
                 return over;
             }
         }
@@ -154,20 +154,20 @@ impl<H: Handler> Http2Connection<'_, H> {
     }
 
     fn begin(&mut self, request: Request<RecvStream>, respond: server::SendResponse<Bytes>) {
-        self.asked = true;
+        self.has_requested = true;
         while self.streams.try_join_next().is_some() {}
         let number = respond.stream_id().as_u32();
         let guard = StreamGuard {
             number,
             client: Arc::new(ClientConnection::for_stream(self.client)),
             connection: Arc::clone(self.client),
-            roster: Arc::clone(&self.roster),
+            table: Arc::clone(&self.table),
         };
-        if self.ending != GoAwayState::NotYet {
+        if self.goaway != GoAwayState::Open {
             guard.client.state.closes_after_response.set(true);
         }
         // Before its task runs: however soon it is over, the connection was not idle.
-        self.roster.enter(number, Arc::clone(&guard.client));
+        self.table.enter(number, Arc::clone(&guard.client));
         let (handler, connection) = (self.handler.clone(), self.client.serial);
         self.streams.spawn(async move {
             let running = Box::pin(stream::run(guard, request, respond, handler));
@@ -183,11 +183,11 @@ impl<H: Handler> Http2Connection<'_, H> {
     }
 
     /// Looks for reasons to end the connection; ready when it need not be ended any more.
-    fn poll_ending(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let state = self.roster.take_state();
+    fn poll_goaway(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let state = self.table.take_state();
         self.report(&state);
-        if self.ending == GoAwayState::Closes {
-            self.close.start(self.last_words);
+        if self.goaway == GoAwayState::Closing {
+            self.close.start(self.close_timeout);
             return self.close.poll_passed(context);
         }
         if let Some(flood) = state.flood {
@@ -195,15 +195,15 @@ impl<H: Handler> Http2Connection<'_, H> {
             self.close(Reason::ENHANCE_YOUR_CALM);
             return Poll::Pending;
         }
-        if state.last && self.ending == GoAwayState::NotYet {
-            self.retire();
+        if state.last && self.goaway == GoAwayState::Open {
+            self.drain();
         }
-        self.poll_late(state.within_head, state.idle, context);
+        self.poll_timeouts(state.within_head, state.idle, context);
         Poll::Pending
     }
 
     /// Ends a connection whose client keeps us waiting.
-    fn poll_late(&mut self, within_head: bool, idle: bool, context: &mut Context<'_>) {
+    fn poll_timeouts(&mut self, within_head: bool, idle: bool, context: &mut Context<'_>) {
         if within_head {
             self.head.start(self.settings.header_timeout);
             if self.head.poll_passed(context).is_ready() {
@@ -214,61 +214,63 @@ impl<H: Handler> Http2Connection<'_, H> {
             self.head.clear();
         }
         // For other connections that need its place.
-        self.client.state.set_phase(match (idle, self.asked) {
-            (true, true) => ConnectionPhase::Idle,
-            (true, false) => ConnectionPhase::Head,
-            (false, _) => ConnectionPhase::Busy,
-        });
+        self.client
+            .state
+            .set_phase(match (idle, self.has_requested) {
+                (true, true) => ConnectionPhase::Idle,
+                (true, false) => ConnectionPhase::Head,
+                (false, _) => ConnectionPhase::Busy,
+            });
         if !idle {
-            return self.rest.clear();
+            return self.idle_deadline.clear();
         }
-        self.rest.start(match self.ending {
-            GoAwayState::NotYet if self.asked => self.client.state.keepalive_timeout.get(),
-            GoAwayState::NotYet => self.settings.header_timeout,
-            GoAwayState::Retires | GoAwayState::Closes => self.farewell,
+        self.idle_deadline.start(match self.goaway {
+            GoAwayState::Open if self.has_requested => self.client.state.keepalive_timeout.get(),
+            GoAwayState::Open => self.settings.header_timeout,
+            GoAwayState::Draining | GoAwayState::Closing => self.goaway_grace,
         });
-        if self.rest.poll_passed(context).is_ready() {
-            self.rest.clear();
-            match self.ending {
-                GoAwayState::NotYet => self.retire(),
-                GoAwayState::Retires | GoAwayState::Closes => self.close(Reason::NO_ERROR),
+        if self.idle_deadline.poll_passed(context).is_ready() {
+            self.idle_deadline.clear();
+            match self.goaway {
+                GoAwayState::Open => self.drain(),
+                GoAwayState::Draining | GoAwayState::Closing => self.close(Reason::NO_ERROR),
             }
         }
     }
 
     /// Stops: requests that have come are served, and an idle client is not waited for.
     fn stop(&mut self) {
-        if self.roster.is_idle() {
-            self.farewell = LAST_CALL;
+        if self.table.is_idle() {
+            self.goaway_grace = LAST_CALL;
         }
-        self.last_words = LAST_CALL;
-        match self.ending {
-            GoAwayState::NotYet => self.retire(),
-            GoAwayState::Retires => self.rest.clear(),
-            GoAwayState::Closes => self.close.clear(),
+        self.close_timeout = LAST_CALL;
+        match self.goaway {
+            GoAwayState::Open => self.drain(),
+            GoAwayState::Draining => self.idle_deadline.clear(),
+            GoAwayState::Closing => self.close.clear(),
         }
     }
 
     /// Sends a first GOAWAY; requests that have come are served.
-    fn retire(&mut self) {
+    fn drain(&mut self) {
         self.h2.graceful_shutdown();
-        self.ending = GoAwayState::Retires;
-        self.rest.clear();
+        self.goaway = GoAwayState::Draining;
+        self.idle_deadline.clear();
     }
 
     fn close(&mut self, reason: Reason) {
         self.h2.abrupt_shutdown(reason);
-        self.ending = GoAwayState::Closes;
+        self.goaway = GoAwayState::Closing;
     }
 
     /// The connection broke, or h2 has ended it.
-    fn broke(&self, error: &h2::Error) {
-        self.report(&self.roster.take_state());
-        if self.ending != GoAwayState::Closes
+    fn report_error(&self, error: &h2::Error) {
+        self.report(&self.table.take_state());
+        if self.goaway != GoAwayState::Closing
             && error.is_library()
             && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
         {
-            self.handler.flooded(self.client, self.roster.suspect());
+            self.handler.flooded(self.client, self.table.likely_flood());
         }
         let (connection, client) = (self.client.serial, self.client.addr.text());
         tracing::debug!(connection, client, %error, "connection ended");
@@ -295,9 +297,9 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// How much of a response may wait for the client to accept it.
 const SEND_BUFFER: usize = 64 * 1024;
 /// How long an idle client may take to leave after a GOAWAY.
-const FAREWELL: Duration = Duration::from_secs(1);
+const GOAWAY_GRACE: Duration = Duration::from_secs(1);
 /// How long the last GOAWAY may take to arrive.
-const CLOSE: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A socket that carries frames.
 #[derive(Debug)]
@@ -306,7 +308,7 @@ struct Http2Io {
     // What was read from the socket before h2 was there to read it.
     ahead: Bytes,
     client: Arc<ClientConnection>,
-    roster: Arc<StreamTable>,
+    table: Arc<StreamTable>,
     received: FrameScanner,
     sent: FrameScanner,
     writing: SendLimit,
@@ -327,7 +329,7 @@ impl Http2Io {
             let mut bytes = &slice[..left.min(slice.len())];
             left -= bytes.len();
             while let Some(frame) = self.sent.next(&mut bytes) {
-                self.roster.send(frame);
+                self.table.send(frame);
             }
             if left == 0 {
                 break;
@@ -357,9 +359,9 @@ impl AsyncRead for Http2Io {
         }
         let mut bytes = &buffer.filled()[before..];
         while let Some(frame) = this.received.next(&mut bytes) {
-            this.roster.receive(frame);
+            this.table.receive(frame);
         }
-        this.roster.set_within_head(this.received.is_within_head());
+        this.table.set_within_head(this.received.is_within_head());
         Poll::Ready(Ok(()))
     }
 }
@@ -394,7 +396,7 @@ impl AsyncWrite for Http2Io {
     /// Closes slowly, so that the last responses are not lost to a reset; at once where the client was sent an error.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.roster.has_told_off() {
+        if this.table.has_sent_error() {
             return Poll::Ready(Ok(()));
         }
         LingeringClose::poll_close(&mut this.linger, &mut this.socket, &this.client, context)
@@ -404,6 +406,6 @@ impl AsyncWrite for Http2Io {
 
 impl Drop for Http2Io {
     fn drop(&mut self) {
-        self.roster.close();
+        self.table.close();
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct StreamGuard {
     pub(super) client: Arc<ClientConnection>,
     /// The client's connection.
     pub(super) connection: Arc<ClientConnection>,
-    pub(super) roster: Arc<StreamTable>,
+    pub(super) table: Arc<StreamTable>,
 }
 
 /// The client has reset the stream, or the connection is gone, or what came on it was malformed.
@@ -47,26 +47,26 @@ pub(super) async fn run<H: Handler>(
     handler: H,
 ) {
     let client = &guard.client;
-    let Some(request) = understood(request, client) else {
+    let Some(request) = convert_request(request, client) else {
         return respond.send_reset(Reason::PROTOCOL_ERROR);
     };
-    let asked = request.method().clone();
+    let method = request.method().clone();
     client.state.begin_request();
-    let response = match handled(&handler, request, client, &mut respond).await {
+    let response = match call_handler(&handler, request, client, &mut respond).await {
         Ok(Ok(response)) => response,
         Ok(Err(CloseConnection)) => return respond.send_reset(Reason::CANCEL),
         Err(StreamReset) => return,
     };
     client.state.final_response();
     // An error here is a stream that is gone: the drop of the body notifies what waits for it.
-    drop(send_response(response, &asked, client, &mut respond).await);
+    drop(send_response(response, &method, client, &mut respond).await);
 }
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
         let (state, connection) = (&self.client.state, &self.connection.state);
         connection.adopt_timeouts(state);
-        self.roster
+        self.table
             .leave(self.number, state.closes_after_response.get());
         if state.closes_after_response.get() {
             connection.wake();
@@ -76,7 +76,7 @@ impl Drop for StreamGuard {
 }
 
 /// The request in the form that handlers know.
-fn understood(
+fn convert_request(
     request: Request<RecvStream>,
     client: &Arc<ClientConnection>,
 ) -> Option<Request<IncomingBody>> {
@@ -95,7 +95,7 @@ fn understood(
 }
 
 /// The handler's response to a request; an error when the client resets the stream.
-async fn handled<H: Handler>(
+async fn call_handler<H: Handler>(
     handler: &H,
     request: Request<IncomingBody>,
     client: &Arc<ClientConnection>,
@@ -116,7 +116,7 @@ async fn handled<H: Handler>(
         if respond.poll_reset(context).is_ready() {
             return Poll::Ready(Err(StreamReset));
         }
-        let handled = handling.as_mut().poll(context);
+        let call_handler = handling.as_mut().poll(context);
         let interims = match client.state.has_interim.get() {
             true => client.state.take_interim(),
             false => Vec::new(),
@@ -129,7 +129,7 @@ async fn handled<H: Handler>(
                 .send_informational(response)
                 .map_err(|_| StreamReset)?;
         }
-        handled.map(Ok)
+        call_handler.map(Ok)
     })
     .await
 }
@@ -137,7 +137,7 @@ async fn handled<H: Handler>(
 /// Sends a response until its last byte has left.
 async fn send_response<B>(
     response: Response<B>,
-    asked: &Method,
+    method: &Method,
     client: &ClientConnection,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<(), StreamReset>
@@ -145,7 +145,7 @@ where
     B: http_body::Body<Data = Bytes> + Unpin,
 {
     let (mut head, mut body) = response.into_parts();
-    prepare_head(&mut head, asked, &body.size_hint());
+    prepare_head(&mut head, method, &body.size_hint());
     let ends = body.is_end_stream();
     let sending = respond.send_response(Response::from_parts(head, ()), ends);
     let mut sending = ResponseSender {
@@ -329,14 +329,14 @@ fn join_cookies(fields: &mut HeaderMap) -> Option<()> {
 }
 
 /// Removes from a response what HTTP/2 does not allow, and adds what a server adds.
-pub(super) fn prepare_head(head: &mut response::Parts, asked: &Method, body: &SizeHint) {
+pub(super) fn prepare_head(head: &mut response::Parts, method: &Method, body: &SizeHint) {
     headers::clean_for_streams(&mut head.headers);
     if !head.headers.contains_key(header::DATE) {
         head.headers.insert(header::DATE, date());
     }
     // For a HEAD the handler sets the length, and an empty body needs none.
     let length = body.exact().filter(|length| *length > 0);
-    if let Some(length) = length.filter(|_| *asked != Method::HEAD)
+    if let Some(length) = length.filter(|_| *method != Method::HEAD)
         && !head.headers.contains_key(header::CONTENT_LENGTH)
     {
         let length = HeaderValue::from(length);

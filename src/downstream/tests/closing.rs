@@ -1,4 +1,4 @@
-//! Bodies nobody read, and how connections end.
+//! Bodies that are not read, and how connections end.
 
 use tokio::time::Instant;
 
@@ -199,7 +199,7 @@ async fn a_request_on_its_way_when_told_to_stop_is_answered() {
     idle.send("GET /a HTTP/1.1\r\n\r\n").await;
     idle.answer().await;
     rig.stop.cancel();
-    // Everybody has heard of it before they send.
+    // All have read it before they send.
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,4 @@
-//! Connections between two requests: hyper is taken off them, and nobody notices.
+//! Connections between two requests: hyper is taken off them, and the client does not notice.
 
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
@@ -160,7 +160,7 @@ async fn line_ends_behind_a_body_are_nobodys() {
     assert_eq!(client.answer().await.1, "/next");
 }
 
-/// Whoever would take the body for a request could be made to see requests nobody sent.
+/// A reader that took the body for a request would see requests that no client sent.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_somebody_still_reads_is_not_taken_for_a_request() {
     let rig = Rig::start().await;

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 /// Where in the blocks of a connection we are.
 #[derive(Debug, Default)]
 pub(super) struct HpackScanner {
-    place: HpackState,
+    state: HpackState,
     field: HpackField,
     inserted: u64,
     // With the number of entries inserted before.
@@ -71,7 +71,7 @@ struct HpackField {
     name: FieldName,
     huffman: bool,
     // The beginning of a name that is spelled out, and how long it is.
-    begins: [u8; PATH.len()],
+    prefix: [u8; PATH.len()],
     length: u32,
     symbols: HuffmanBits,
     fragment: bool,
@@ -105,29 +105,29 @@ impl HpackScanner {
     /// Reads more of a block.
     pub(super) fn read(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
-            if let HpackState::Text(left) = self.place {
+            if let HpackState::Text(left) = self.state {
                 let (text, after) = bytes.split_at(bytes.len().min(left as usize));
                 self.add_text(text, left);
                 bytes = after;
                 continue;
             }
             bytes = rest;
-            match self.place {
+            match self.state {
                 HpackState::Start => self.begin(byte),
                 HpackState::Index(number) => match number.add(byte) {
                     Ok(index) => self.set_index(index),
-                    Err(more) => self.place = more.map_or(HpackState::Lost, HpackState::Index),
+                    Err(more) => self.state = more.map_or(HpackState::Lost, HpackState::Index),
                 },
                 HpackState::Length => {
                     self.field.huffman = byte & 0x80 != 0;
                     match byte & 0x7f {
-                        0x7f => self.place = HpackState::LongLength(HpackInteger::after(0x7f)),
+                        0x7f => self.state = HpackState::LongLength(HpackInteger::after(0x7f)),
                         length => self.set_length(u32::from(length)),
                     }
                 }
                 HpackState::LongLength(number) => match number.add(byte) {
                     Ok(length) => self.set_length(length),
-                    Err(more) => self.place = more.map_or(HpackState::Lost, HpackState::LongLength),
+                    Err(more) => self.state = more.map_or(HpackState::Lost, HpackState::LongLength),
                 },
                 HpackState::Text(_) | HpackState::Lost => return,
             }
@@ -136,8 +136,8 @@ impl HpackScanner {
 
     /// Ends the block, and returns what was found in it.
     pub(super) fn end(&mut self) -> BlockSummary {
-        if !matches!(self.place, HpackState::Start) {
-            self.place = HpackState::Lost;
+        if !matches!(self.state, HpackState::Start) {
+            self.state = HpackState::Lost;
             // h2 ends the connection. Should it read on, nothing that we cannot follow gets through.
             self.found.unreadable = true;
         }
@@ -157,14 +157,14 @@ impl HpackScanner {
         };
         match byte & bits {
             index if index == bits => {
-                self.place = HpackState::Index(HpackInteger::after(u32::from(bits)))
+                self.state = HpackState::Index(HpackInteger::after(u32::from(bits)))
             }
             index => self.set_index(u32::from(index)),
         }
     }
 
     fn set_index(&mut self, index: u32) {
-        self.place = match self.field.kind {
+        self.state = match self.field.kind {
             FieldRepr::Indexed | FieldRepr::Resized => HpackState::Start,
             FieldRepr::Inserted | FieldRepr::Spelled => HpackState::Length,
         };
@@ -195,15 +195,15 @@ impl HpackScanner {
             _ => {
                 let back = u64::from(index - FIRST_DYNAMIC) + 1;
                 let number = self.inserted.checked_sub(back)?;
-                let place = self.entries.binary_search_by_key(&number, |entry| entry.0);
-                Some(self.entries[place.ok()?].1)
+                let state = self.entries.binary_search_by_key(&number, |entry| entry.0);
+                Some(self.entries[state.ok()?].1)
             }
         }
     }
 
     fn set_length(&mut self, length: u32) {
         self.field.length = length;
-        self.place = HpackState::Text(length);
+        self.state = HpackState::Text(length);
         if length == 0 {
             self.end_text();
         }
@@ -214,13 +214,13 @@ impl HpackScanner {
         match field.name {
             FieldName::Spelled => {
                 let passed = (field.length - left) as usize;
-                let begins = field.begins.iter_mut().skip(passed);
-                begins.zip(text).for_each(|(own, byte)| *own = *byte);
+                let prefix = field.prefix.iter_mut().skip(passed);
+                prefix.zip(text).for_each(|(own, byte)| *own = *byte);
             }
             FieldName::Path if field.huffman => match field.symbols.have_hash(text) {
                 Ok(found) => field.fragment |= found,
                 Err(NotHuffman) => {
-                    self.place = HpackState::Lost;
+                    self.state = HpackState::Lost;
                     return;
                 }
             },
@@ -229,7 +229,7 @@ impl HpackScanner {
         }
         // No longer than what is left, which is a number of this type.
         let left = left - text.len() as u32;
-        self.place = HpackState::Text(left);
+        self.state = HpackState::Text(left);
         if left == 0 {
             self.end_text();
         }
@@ -238,14 +238,14 @@ impl HpackScanner {
     fn end_text(&mut self) {
         if self.field.name == FieldName::Spelled {
             self.field.name = self.field.spelled();
-            self.place = HpackState::Length;
+            self.state = HpackState::Length;
             return;
         }
         if self.field.huffman && self.field.symbols.end().is_err() {
-            self.place = HpackState::Lost;
+            self.state = HpackState::Lost;
             return;
         }
-        self.place = HpackState::Start;
+        self.state = HpackState::Start;
         let entry = self.note();
         if self.field.kind == FieldRepr::Inserted {
             if let Some(entry) = entry {
@@ -276,10 +276,10 @@ impl HpackScanner {
 impl HpackField {
     /// What the name is that was spelled out.
     fn spelled(&self) -> FieldName {
-        let [first, ..] = self.begins;
+        let [first, ..] = self.prefix;
         let is_path = match self.huffman {
-            true => self.length == 4 && u32_of(&self.begins) >> 3 == PATH_IN_HUFFMAN,
-            false => self.begins == PATH && self.length as usize == PATH.len(),
+            true => self.length == 4 && u32_of(&self.prefix) >> 3 == PATH_IN_HUFFMAN,
+            false => self.prefix == PATH && self.length as usize == PATH.len(),
         };
         let is_pseudo = match self.huffman {
             true => first >> 1 == COLON_IN_HUFFMAN,

@@ -22,7 +22,7 @@ pub struct FrameHeader {
     /// 0 for the connection itself.
     pub stream: u32,
     // The first bytes of its payload.
-    word: u64,
+    first_bytes: u64,
     /// It ends fields that are malformed in a way that h2 does not mind.
     pub malformed: bool,
 }
@@ -59,13 +59,13 @@ pub struct FrameScanner {
     skip: usize,
     head: [u8; HEAD],
     // How much of the frame's header is there; all of it while the payload passes.
-    known: usize,
+    head_length: usize,
     left: u32,
-    word: u64,
-    block: bool,
+    first_bytes: u64,
+    in_block: bool,
     // A client's, which are looked at, and its latest stream.
-    fields: Option<HpackScanner>,
-    latest: u32,
+    hpack: Option<HpackScanner>,
+    last_stream: u32,
     // The block belongs to a stream that was there before.
     trailers: bool,
 }
@@ -85,7 +85,7 @@ impl FrameHeader {
     pub fn is_empty_data(self) -> bool {
         let padding = match self.flags & PADDED {
             0 => 0,
-            _ => 1 + (self.word >> 56),
+            _ => 1 + (self.first_bytes >> 56),
         };
         let data = u64::from(self.length) > padding;
         self.kind == FrameType::Data && self.flags & END_STREAM == 0 && !data
@@ -93,7 +93,7 @@ impl FrameHeader {
 
     /// Why a stream is reset, or a connection ended.
     pub fn code(self) -> u32 {
-        let [a, b, c, d, rest @ ..] = self.word.to_be_bytes();
+        let [a, b, c, d, rest @ ..] = self.first_bytes.to_be_bytes();
         u32::from_be_bytes(match self.kind {
             FrameType::GoAway => rest,
             _ => [a, b, c, d],
@@ -101,7 +101,7 @@ impl FrameHeader {
     }
 
     /// Whether it reports that what came was malformed.
-    pub fn says_malformed(self) -> bool {
+    pub fn reports_malformed(self) -> bool {
         matches!(self.kind, FrameType::Reset | FrameType::GoAway)
             && matches!(
                 Reason::from(self.code()),
@@ -125,7 +125,7 @@ impl FrameScanner {
     pub fn from_client() -> Self {
         Self {
             skip: 24,
-            fields: Some(HpackScanner::default()),
+            hpack: Some(HpackScanner::default()),
             ..Self::default()
         }
     }
@@ -138,46 +138,46 @@ impl FrameScanner {
     /// Takes bytes off the front up to the end of a frame; `None` when they end before it does.
     pub fn next(&mut self, bytes: &mut &[u8]) -> Option<FrameHeader> {
         self.skip -= take(bytes, self.skip).len();
-        if self.known < HEAD {
-            let part = take(bytes, HEAD - self.known);
-            self.head[self.known..self.known + part.len()].copy_from_slice(part);
-            self.known += part.len();
-            if self.known < HEAD {
+        if self.head_length < HEAD {
+            let part = take(bytes, HEAD - self.head_length);
+            self.head[self.head_length..self.head_length + part.len()].copy_from_slice(part);
+            self.head_length += part.len();
+            if self.head_length < HEAD {
                 return None;
             }
             self.left = self.length();
-            self.word = 0;
+            self.first_bytes = 0;
         }
         let part = take(bytes, self.left as usize);
         let passed = self.length() - self.left;
         for (at, byte) in (passed..8).zip(part) {
-            self.word |= u64::from(*byte) << (56 - 8 * at);
+            self.first_bytes |= u64::from(*byte) << (56 - 8 * at);
         }
-        self.look_at(part, passed);
+        self.scan_payload(part, passed);
         // No longer than what is left, which is a number of this type.
         self.left -= part.len() as u32;
         if self.left > 0 {
             return None;
         }
-        self.known = 0;
+        self.head_length = 0;
         let mut frame = self.frame();
         if matches!(frame.kind, FrameType::Headers | FrameType::Continuation) {
-            self.block = frame.flags & END_HEADERS == 0;
-            frame.malformed = self.end_fields(frame);
+            self.in_block = frame.flags & END_HEADERS == 0;
+            frame.malformed = self.end_block(frame);
         }
         Some(frame)
     }
 
     /// Looks at a part of a payload, before which so much of it has passed, if there are fields in it.
-    fn look_at(&mut self, part: &[u8], passed: u32) {
+    fn scan_payload(&mut self, part: &[u8], passed: u32) {
         let (kind, flags, length) = (self.head[3], self.head[4], self.length());
-        let Some(fields) = &mut self.fields else {
+        let Some(hpack) = &mut self.hpack else {
             return;
         };
         let (before, after) = match kind {
             HEADERS => {
                 let padded = u32::from(flags & PADDED != 0);
-                let padding = padded * (self.word >> 56) as u32;
+                let padding = padded * (self.first_bytes >> 56) as u32;
                 let weighed = u32::from(flags & PRIORITY != 0);
                 (padded + 5 * weighed, padding)
             }
@@ -186,20 +186,20 @@ impl FrameScanner {
         };
         let start = before.saturating_sub(passed) as usize;
         let end = length.saturating_sub(after).saturating_sub(passed) as usize;
-        if let Some(block) = part.get(start..end.min(part.len())) {
-            fields.read(block);
+        if let Some(in_block) = part.get(start..end.min(part.len())) {
+            hpack.read(in_block);
         }
     }
 
     /// Whether the fields that may have ended with this frame are malformed.
-    fn end_fields(&mut self, frame: FrameHeader) -> bool {
+    fn end_block(&mut self, frame: FrameHeader) -> bool {
         if frame.kind == FrameType::Headers {
-            self.trailers = frame.stream <= self.latest;
-            self.latest = self.latest.max(frame.stream);
+            self.trailers = frame.stream <= self.last_stream;
+            self.last_stream = self.last_stream.max(frame.stream);
         }
-        match &mut self.fields {
-            Some(fields) if !self.block => {
-                let found = fields.end();
+        match &mut self.hpack {
+            Some(hpack) if !self.in_block => {
+                let found = hpack.end();
                 found.unreadable || found.fragment || (self.trailers && found.pseudo)
             }
             _ => false,
@@ -208,8 +208,8 @@ impl FrameScanner {
 
     /// Whether the headers of a request, or anything else that is not a body, have begun and not ended.
     pub fn is_within_head(&self) -> bool {
-        let begun = self.known > 0 && !(self.known == HEAD && self.head[3] == DATA);
-        self.skip > 0 || self.block || begun
+        let begun = self.head_length > 0 && !(self.head_length == HEAD && self.head[3] == DATA);
+        self.skip > 0 || self.in_block || begun
     }
 
     fn length(&self) -> u32 {
@@ -235,7 +235,7 @@ impl FrameScanner {
             length: self.length(),
             // The first bit is reserved.
             stream: u32::from_be_bytes(stream) & (u32::MAX >> 1),
-            word: self.word,
+            first_bytes: self.first_bytes,
             malformed: false,
         }
     }

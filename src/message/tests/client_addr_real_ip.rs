@@ -44,7 +44,7 @@ fn of(name: &str, header: RealIpHeader, recursive: bool, lines: &[&str]) -> Stri
     client(&rule(header, recursive), &fields)
 }
 
-/// What is left when nobody is named: the other end itself.
+/// What is left when no client is named: the other end itself.
 const PEER: &str = "192.0.2.7 50000";
 
 #[test]
@@ -281,13 +281,13 @@ proptest! {
         if bytes.is_empty() {
             expected.push(None);
         }
-        prop_assert_eq!(listed(bytes).collect::<Vec<_>>(), expected);
+        prop_assert_eq!(split_list(bytes).collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn nothing_in_a_header_is_too_much(line in "[ ,;=\"\\\\:\\[\\]fFoOrR0-9a-f._]{0,60}") {
         let line = line.as_bytes();
-        prop_assert!(elements(line).count() <= line.len());
-        prop_assert!(listed(line).count() <= line.len().max(1));
+        prop_assert!(forwarded(line).count() <= line.len());
+        prop_assert!(split_list(line).count() <= line.len().max(1));
     }
 }

@@ -141,7 +141,7 @@ pub(crate) fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> Reque
     request_in(plan(), connection(), method, uri, fields)
 }
 
-/// Any request from anybody in any plan.
+/// Any request from any client in any plan.
 pub(crate) fn request_in(
     plan: Plan,
     connection: ClientConnection,

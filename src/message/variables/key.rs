@@ -1,9 +1,8 @@
 //! Variables as parts of a key: a client that gives a value twice, or in another spelling, gets no second key.
 //!
-//! Elsewhere a variable is what nginx makes of it, to the byte. A key answers another question: which client is this to
-//! the backend? A backend may read the first of two values or the last one, decodes arguments, and ignores white space
-//! around cookies. So more than one value is an error here, unless the zone asks for nginx's reading, and each value is
-//! brought into one form.
+//! Elsewhere a variable is what nginx makes of it, to the byte. A key identifies the client as the backend does. A backend may
+//! read the first of two values or the last one, decodes arguments, and ignores white space around cookies. So more than one
+//! value is an error here, unless the zone asks for nginx's reading, and each value is brought into one form.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 

@@ -51,10 +51,10 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
         Variable::Arg(name) => some(out, request::arg(head, name)),
         Variable::Args => some(out, head.uri.query()),
         Variable::BinaryRemoteAddr => text(out, record.client().binary()),
-        Variable::BodyBytesSent => shown(out, record.body_sent),
-        Variable::BytesSent => shown(out, bytes_sent(record)),
-        Variable::Connection => shown(out, record.connection.serial),
-        Variable::ConnectionRequests => shown(out, record.number),
+        Variable::BodyBytesSent => print(out, record.body_sent),
+        Variable::BytesSent => print(out, bytes_sent(record)),
+        Variable::Connection => print(out, record.connection.serial),
+        Variable::ConnectionRequests => print(out, record.number),
         Variable::ContentLength => field(&head.headers, &header::CONTENT_LENGTH, out),
         Variable::ContentType => field(&head.headers, &header::CONTENT_TYPE, out),
         Variable::Cookie(name) => some(out, request::cookie(head, name)),
@@ -69,7 +69,7 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
         Variable::Limit(what) => some(out, limit(*what, record)),
         Variable::Map(index) => append_map(*index, record, out),
         Variable::Msec | Variable::TimeIso8601 | Variable::TimeLocal => time(variable, out),
-        Variable::Pid => shown(out, std::process::id()),
+        Variable::Pid => print(out, std::process::id()),
         Variable::ProxyAddXForwardedFor => forwarded_for(record, true, out),
         Variable::PassedHost | Variable::ProxyHost => host(variable, record, out),
         Variable::ProxyProtocolAddr => proxied(record, |it| it.from.ip(), out),
@@ -84,7 +84,7 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
         Variable::RemoteUser => request::user(head, out),
         Variable::Request => !record.unparsed && request::line(head, out),
         Variable::RequestId => text(out, record.request_id()),
-        Variable::RequestLength => shown(out, record.request_length()),
+        Variable::RequestLength => print(out, record.request_length()),
         Variable::RequestMethod => !record.unparsed && text(out, head.method.as_str()),
         Variable::RequestTime => request_time(record, out),
         Variable::RequestUri => !record.unparsed && text(out, request::uri(head)),
@@ -98,8 +98,8 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
         Variable::Status => status(record, out),
         Variable::Trace(what) => append_trace(*what, record, out),
         Variable::Trusted(name) => trusted(record, name, out),
-        Variable::TrustedOr(name, own) => best(record, name, own, out),
-        Variable::UpstreamAddr => listed(record, out, |it, out| text(out, &*it.address)),
+        Variable::TrustedOr(name, own) => trusted(record, name, out) || append(own, record, out),
+        Variable::UpstreamAddr => joined(record, out, |it, out| text(out, &*it.address)),
         Variable::UpstreamConnectTime => times(record, |a| a.connect, out),
         Variable::UpstreamHeaderTime => times(record, |a| a.header, out),
         Variable::UpstreamHttp(name) => stored(&record.upstream_headers, name, out),
@@ -110,7 +110,7 @@ pub fn append(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) ->
 }
 
 /// A variable's value where it stands ready, to be read without a copy; `None` where it has to be made.
-pub fn lent<'e>(variable: &Variable, record: &'e RequestRecord) -> Option<&'e [u8]> {
+pub fn borrowed<'e>(variable: &Variable, record: &'e RequestRecord) -> Option<&'e [u8]> {
     let head = &record.head;
     Some(match variable {
         Variable::Host => request::host(record),
@@ -133,7 +133,7 @@ fn some(out: &mut Vec<u8>, value: Option<impl AsRef<[u8]>>) -> bool {
     value.is_some_and(|value| text(out, value))
 }
 
-fn shown(out: &mut Vec<u8>, value: impl fmt::Display) -> bool {
+fn print(out: &mut Vec<u8>, value: impl fmt::Display) -> bool {
     formatted(out, format_args!("{value}"))
 }
 
@@ -201,11 +201,6 @@ fn stored(headers: &Option<Box<HeaderMap>>, name: &HeaderName, out: &mut Vec<u8>
 /// A header of a request from a trusted proxy.
 fn trusted(record: &RequestRecord, name: &HeaderName, out: &mut Vec<u8>) -> bool {
     record.trusted && field(&record.head.headers, name, out)
-}
-
-/// The same, or else the value of another variable.
-fn best(record: &RequestRecord, name: &HeaderName, own: &Variable, out: &mut Vec<u8>) -> bool {
-    trusted(record, name, out) || append(own, record, out)
 }
 
 /// A header field; several lines of it are one list.
@@ -358,7 +353,7 @@ fn bytes_sent(record: &RequestRecord) -> u64 {
 
 /// `$remote_port`, `$realip_remote_port`: known to be none on a unix socket, and where a proxy named none.
 fn port(client: &ClientAddr, out: &mut Vec<u8>) -> bool {
-    client.port().is_none_or(|port| shown(out, port))
+    client.port().is_none_or(|port| print(out, port))
 }
 
 /// `$proxy_protocol_addr` and its like.
@@ -368,7 +363,7 @@ fn proxied<T: fmt::Display>(
     out: &mut Vec<u8>,
 ) -> bool {
     let proxied = record.connection.proxy_header();
-    proxied.is_some_and(|proxied| shown(out, pick(proxied)))
+    proxied.is_some_and(|proxied| print(out, pick(proxied)))
 }
 
 /// `$proxy_protocol_tlv_NAME`
@@ -379,14 +374,14 @@ fn append_tlv(record: &RequestRecord, tlv: ProxyTlv, out: &mut Vec<u8>) -> bool 
     match tlv {
         ProxyTlv::Plain(kind) => proxied.tlv(kind).is_some_and(|value| text(out, value)),
         ProxyTlv::Ssl(kind) => proxied.ssl_tlv(kind).is_some_and(|value| text(out, value)),
-        ProxyTlv::SslVerify => proxied.ssl_verify().is_some_and(|it| shown(out, it)),
+        ProxyTlv::SslVerify => proxied.ssl_verify().is_some_and(|it| print(out, it)),
     }
 }
 
 /// `$server_addr`
 fn server_addr(connection: &ClientConnection, out: &mut Vec<u8>) -> bool {
     match connection.local {
-        Some(address) => shown(out, address.ip().to_canonical()),
+        Some(address) => print(out, address.ip().to_canonical()),
         None => text(out, "unix:"),
     }
 }
@@ -395,7 +390,7 @@ fn server_addr(connection: &ClientConnection, out: &mut Vec<u8>) -> bool {
 fn server_port(connection: &ClientConnection, out: &mut Vec<u8>) -> bool {
     connection
         .local
-        .is_none_or(|address| shown(out, address.port()))
+        .is_none_or(|address| print(out, address.port()))
 }
 
 /// `$hostname`, asked once.
@@ -487,9 +482,9 @@ fn host(variable: &Variable, record: &RequestRecord, out: &mut Vec<u8>) -> bool 
 
 /// `$upstream_status`
 fn statuses(record: &RequestRecord, out: &mut Vec<u8>) -> bool {
-    listed(record, out, |attempt, out| {
+    joined(record, out, |attempt, out| {
         let status = attempt.status;
-        status.is_some_and(|status| shown(out, status.as_u16()))
+        status.is_some_and(|status| print(out, status.as_u16()))
     })
 }
 
@@ -499,12 +494,12 @@ fn times(
     time: impl Fn(&Attempt) -> Option<Duration>,
     out: &mut Vec<u8>,
 ) -> bool {
-    listed(record, out, |attempt, out| {
+    joined(record, out, |attempt, out| {
         time(attempt).is_some_and(|time| seconds(time, out))
     })
 }
 
-fn listed(
+fn joined(
     record: &RequestRecord,
     out: &mut Vec<u8>,
     append: impl Fn(&Attempt, &mut Vec<u8>) -> bool,

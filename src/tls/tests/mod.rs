@@ -118,7 +118,7 @@ async fn a_certificate_that_is_refused_fails_the_handshake_and_nothing_else() {
         let refused = std::future::poll_fn(|context| client.poll_handshake(context)).await;
         let objection = crate::tls::client::objection(&refused.unwrap_err());
         assert_eq!(objection, Some(crate::tls::client::ServerCertError::Name));
-        // Whoever holds the stream may still use it.
+        // The owner of the stream may still use it.
         let written = client.write_all(b"hello").await;
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);

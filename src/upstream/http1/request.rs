@@ -16,7 +16,7 @@ use http_body::{Body, Frame};
 
 use crate::clock::Deadline;
 use crate::message::RequestBody;
-use crate::message::headers::{belongs_to_connection, speaks_for_client};
+use crate::message::headers::{belongs_to_connection, describes_client};
 use crate::upstream::connection::UpstreamConnection;
 use crate::upstream::error::{Error, Stage};
 
@@ -297,5 +297,5 @@ pub(in crate::upstream) fn may_trail(name: &HeaderName) -> bool {
         header::TRAILER,
         header::VIA,
     ];
-    !NEVER.contains(name) && !speaks_for_client(name) && !belongs_to_connection(name)
+    !NEVER.contains(name) && !describes_client(name) && !belongs_to_connection(name)
 }
