@@ -51,7 +51,7 @@ pub(super) async fn serve<H: Handler>(
     });
     let mut builder = builder(settings);
     // Else hyper looks for the client's end itself, and takes a buffer for every request to do so.
-    builder.half_close(stream.sees_hang_up());
+    builder.half_close(!stream.socket.is_tls());
     let mut connection = builder.serve_connection(TokioIo::new(stream), service);
     let _served = ActiveHyper::count();
     let mut rest = IdleTimer::default();

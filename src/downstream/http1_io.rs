@@ -28,7 +28,7 @@ use crate::tls::Socket;
 /// A socket with time limits.
 #[derive(Debug)]
 pub(super) struct Http1Io {
-    socket: Socket,
+    pub(super) socket: Socket,
     // What was read from the socket before hyper was there to read it.
     ahead: Bytes,
     client: Arc<ClientConnection>,
@@ -72,11 +72,6 @@ impl Http1Io {
             is_replaced: false,
             linger: None,
         }
-    }
-
-    /// Whether it sees by itself that the client has gone.
-    pub(super) fn sees_hang_up(&self) -> bool {
-        !self.socket.is_tls()
     }
 
     /// The socket, what of its input has not been taken, and a timer.

@@ -54,8 +54,7 @@ pub fn is_call(head: &Parts) -> bool {
         return false;
     }
     let kind = head.headers.get(header::CONTENT_TYPE);
-    let kind = kind.map(HeaderValue::as_bytes);
-    kind.and_then(|kind| kind.get(..KIND.len()))
+    kind.and_then(|kind| kind.as_bytes().get(..KIND.len()))
         .is_some_and(|kind| kind.eq_ignore_ascii_case(KIND.as_bytes()))
 }
 

@@ -19,7 +19,7 @@ use rustls::server::{
     StoresServerSessions, UnbufferedServerConnection,
 };
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, HandshakeKind, NamedGroup, ServerConfig};
+use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::files::{Error, ReloadResult, Reloadable};
@@ -308,7 +308,10 @@ fn known(stream: &TlsStream, loaded: &LoadedServer, name: Option<Box<str>>) -> T
     let tls = &stream.session;
     let chain = tls.peer_certificates().unwrap_or_default();
     TlsInfo {
-        protocol: stream::protocol(tls.protocol_version()),
+        protocol: match tls.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            _ => "TLSv1.2",
+        },
         cipher: tls
             .negotiated_cipher_suite()
             .map_or("", |suite| stream::name(suite.suite())),

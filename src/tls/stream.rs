@@ -22,7 +22,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
 };
-use rustls::{CipherSuite, CommonState, ProtocolVersion, SupportedProtocolVersion, version};
+use rustls::{CipherSuite, CommonState, SupportedProtocolVersion, version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
@@ -601,14 +601,6 @@ pub(super) fn versions(protocols: &[TlsVersion]) -> Vec<&'static SupportedProtoc
     .filter(|(protocol, _)| protocols.contains(protocol))
     .map(|(_, version)| version)
     .collect()
-}
-
-/// nginx's name of a version.
-pub(super) fn protocol(version: Option<ProtocolVersion>) -> &'static str {
-    match version {
-        Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
-        _ => "TLSv1.2",
-    }
 }
 
 /// OpenSSL's name of a cipher suite.

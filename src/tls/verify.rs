@@ -69,10 +69,8 @@ struct RevocationList {
 impl ClientVerifier {
     /// Reads what `plan` names.
     pub(super) fn read(plan: &plan::Tls) -> Result<Self, Error> {
-        let roots = match &plan.client_ca {
-            Some(file) => files::roots(file)?,
-            None => RootCertStore::empty(),
-        };
+        let roots = plan.client_ca.as_ref();
+        let roots = roots.map_or_else(|| Ok(RootCertStore::empty()), files::roots)?;
         let lists = plan
             .crl
             .as_ref()
@@ -425,10 +423,8 @@ impl ServerVerifier {
 
 impl ServerTrust {
     fn read(plan: &UpstreamTls, provider: Arc<CryptoProvider>) -> Result<Self, Error> {
-        let roots = match &plan.trusted {
-            Some(file) => files::roots(file)?,
-            None => system_roots(),
-        };
+        let roots = plan.trusted.as_ref();
+        let roots = roots.map_or_else(|| Ok(system_roots()), files::roots)?;
         if roots.is_empty() {
             // A machine without roots trusts no server; every handshake will say so.
             return Ok(Self::Nothing);
