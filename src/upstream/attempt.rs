@@ -18,8 +18,8 @@ use super::http1::{HeadReader, ResponseHead};
 use super::http2::{self, StreamReader};
 use super::pool;
 use super::request::{InterimRelay, OutgoingRequest};
-use super::retry::{AttemptError, RetryState, SendError, note_connect_time};
-use crate::clock::{Clock, Millis};
+use super::retry::{AttemptContext, AttemptError, RetryState, SendError};
+use crate::clock::Millis;
 use crate::config::plan::{HttpVersion, ProxyPass, ProxyProtocolVersion};
 use crate::message::{Attempt, RequestRecord};
 use crate::telemetry::{self, RateLimitedLog, about};
@@ -55,12 +55,10 @@ pub(super) async fn attempt(
     backend: &Backend,
     reuse: bool,
     retry: &mut RetryState<'_>,
-    record: &mut RequestRecord,
-    proxy_pass: &ProxyPass,
-    clock: &Clock,
-    now: Millis,
+    cx: &mut AttemptContext<'_>,
 ) -> Result<AttemptResponse, AttemptError> {
-    record.attempts.push(Attempt {
+    let (clock, now) = (cx.clock, cx.now);
+    cx.record.attempts.push(Attempt {
         address: Arc::clone(&backend.name),
         started: Some(now),
         status: None,
@@ -69,8 +67,7 @@ pub(super) async fn attempt(
         response: None,
     });
     let mut result = {
-        let sending = send(backend, reuse, retry, record, proxy_pass, clock, now);
-        let mut sending = pin!(sending);
+        let mut sending = pin!(send(backend, reuse, retry, cx));
         poll_fn(|context| {
             telemetry::poll_catching_panic(sending.as_mut(), context, AttemptError::of_panic)
         })
@@ -84,14 +81,14 @@ pub(super) async fn attempt(
             (Some(response.head.status), Some(taken))
         }
         Err(failed) => {
-            failed.locate(record);
+            failed.locate(cx.record);
             (failed.error.attempt_status(), None)
         }
     };
     if let Some(status) = status {
         backend.counters.count_response(status, taken);
     }
-    if let Some(attempt) = record.attempts.last_mut() {
+    if let Some(attempt) = cx.record.attempts.last_mut() {
         attempt.status = status;
         attempt.header = header;
         // If the response is passed on, the time of its last byte replaces this.
@@ -150,15 +147,12 @@ async fn send(
     backend: &Backend,
     reuse: bool,
     retry: &mut RetryState<'_>,
-    record: &mut RequestRecord,
-    proxy_pass: &ProxyPass,
-    clock: &Clock,
-    now: Millis,
+    cx: &mut AttemptContext<'_>,
 ) -> Result<AttemptResponse, AttemptError> {
-    if proxy_pass.version == HttpVersion::Two {
+    let now = cx.now;
+    if cx.proxy_pass.version == HttpVersion::Two {
         // Boxed, so that requests over HTTP/1 do not keep room for it.
-        let sending = http2::send(backend, retry, record, proxy_pass, clock, now);
-        let (head, stream) = Box::pin(sending).await?;
+        let (head, stream) = Box::pin(http2::send(backend, retry, cx)).await?;
         return Ok(AttemptResponse {
             head,
             source: ResponseSource::Http2(Box::new(stream)),
@@ -168,12 +162,11 @@ async fn send(
         });
     }
     loop {
-        let connecting = connection(backend, reuse, retry, record, proxy_pass, now);
-        let (connection, reused) = connecting
+        let (connection, reused) = connection(backend, reuse, retry, cx)
             .await
             .map_err(|error| AttemptError::new(error, false, true))?;
-        note_connect_time(record, reused, clock, now);
-        let failed = match exchange(connection, retry, record, proxy_pass, now).await {
+        cx.note_connect_time(reused);
+        let failed = match exchange(connection, retry, cx).await {
             Ok(response) => return Ok(response),
             Err(failed) => failed,
         };
@@ -192,24 +185,22 @@ async fn send(
 pub(super) async fn exchange(
     mut connection: Box<UpstreamConnection>,
     retry: &mut RetryState<'_>,
-    record: &RequestRecord,
-    proxy_pass: &ProxyPass,
-    now: Millis,
+    cx: &AttemptContext<'_>,
 ) -> Result<AttemptResponse, SendError> {
     connection.requests += 1;
     let mut writer = retry.writer();
     let mut exchange = HeadExchange {
         connection: &mut connection,
         writer: &mut writer,
-        relay: InterimRelay::new(record),
+        relay: InterimRelay::new(cx.record),
         request: &retry.request,
-        proxy_pass,
+        proxy_pass: cx.proxy_pass,
         heads: HeadReader::default(),
     };
     let result = poll_fn(|context| exchange.poll_head(context)).await;
     let silent = !exchange.heads.has_data;
     if exchange.heads.has_skipped {
-        warn_of_skipped(record, now);
+        warn_of_skipped(cx.record, cx.now);
     }
     match result {
         Ok(head) => Ok(AttemptResponse {
@@ -219,8 +210,8 @@ pub(super) async fn exchange(
                 arrived: !writer.is_over() || writer.has_arrived(),
                 writer: (!writer.is_over()).then(|| Box::new(writer)),
             },
-            started: now,
-            received: now,
+            started: cx.now,
+            received: cx.now,
             ticket: None,
         }),
         Err(error) => Err(SendError {
@@ -253,29 +244,30 @@ async fn connection(
     backend: &Backend,
     reuse: bool,
     retry: &RetryState<'_>,
-    record: &RequestRecord,
-    proxy_pass: &ProxyPass,
-    now: Millis,
+    cx: &AttemptContext<'_>,
 ) -> Result<(Box<UpstreamConnection>, bool), Error> {
-    if proxy_pass.proxy_protocol != ProxyProtocolVersion::Off {
-        let header = connection::proxy_header(record, proxy_pass.proxy_protocol);
-        let opening = connection::open_with(backend, proxy_pass, &header);
-        return Ok((Box::pin(opening).await?, false));
-    }
+    let (proxy_pass, now) = (cx.proxy_pass, cx.now);
     let owner = backend.owner(proxy_pass);
+    let fresh = |socket| UpstreamConnection::new(socket, owner, backend.retired.clone());
+    if proxy_pass.proxy_protocol != ProxyProtocolVersion::Off {
+        let header = connection::proxy_header(cx.record, proxy_pass.proxy_protocol);
+        let opening = connection::socket_with(backend, proxy_pass, &header);
+        return Ok((fresh(Box::pin(opening).await?), false));
+    }
     while reuse && let Some(mut kept) = pool::take(backend, owner, now) {
         // A request that cannot be sent twice must not go into a connection that was just closed: the event loop gets
         // the chance to notice. Others find out by trying, which is cheaper.
         if !retry.is_repeatable() {
             tokio::task::yield_now().await;
-            if !kept.is_quiet() {
+            if !kept.socket.is_quiet() {
                 continue;
             }
         }
         backend.counters.reused.fetch_add(1, Ordering::Relaxed);
         return Ok((kept, true));
     }
-    Ok((connection::open(backend, proxy_pass).await?, false))
+    let socket = connection::socket(backend, proxy_pass).await?;
+    Ok((fresh(socket), false))
 }
 
 /// A request on its way and a response whose headers have not arrived.

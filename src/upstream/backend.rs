@@ -48,7 +48,7 @@ pub struct Backend {
     pub(super) keepalive: KeepaliveSettings,
     /// Shared with its connections.
     pub(super) retired: RetiredFlag,
-    tls: Arc<[Arc<tls::TlsConnector>]>,
+    pub(super) tls: Arc<[Arc<tls::TlsConnector>]>,
     /// The [reasons](UnavailableReason) that hold.
     unavailable: AtomicU8,
     /// Where its balancer learns of changes, where that has to choose.
@@ -236,12 +236,7 @@ impl Backend {
 
     /// The TLS settings of connections for this `proxy_pass`, if they are inside TLS.
     pub(super) fn tls(&self, proxy_pass: &plan::ProxyPass) -> Option<&Arc<tls::TlsConnector>> {
-        self.tls_at(proxy_pass.tls?)
-    }
-
-    /// The TLS settings at this place of the plan.
-    pub(super) fn tls_at(&self, place: usize) -> Option<&Arc<tls::TlsConnector>> {
-        self.tls.get(place)
+        self.tls.get(proxy_pass.tls?)
     }
 
     /// The number that connections for this `proxy_pass` are kept under: a connection is used again only for the same

@@ -7,7 +7,7 @@
 //! request and closed after it.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice, Write as _};
+use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncWrite as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
@@ -32,7 +32,7 @@ use crate::tls::{Socket, TlsConnector};
 /// A connection that carries one request at a time.
 #[derive(Debug)]
 pub(super) struct UpstreamConnection {
-    socket: Socket,
+    pub(super) socket: Socket,
     /// Bytes that were read and not used yet.
     pub(super) read: BytesMut,
     /// How many requests it has carried.
@@ -50,7 +50,7 @@ pub(super) struct UpstreamConnection {
 thread_local! {
     // The buffer of the connection that became idle last. Most responses come whole and leave at once, so one
     // connection after the other reads into the same memory, and an idle one holds none.
-    static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
+    static BUFFER: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
 impl UpstreamConnection {
@@ -71,7 +71,7 @@ impl UpstreamConnection {
     pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.read.capacity() == 0 {
             ready!(self.socket.poll_readable(context))?;
-            self.read = SPARE.take();
+            self.read = BUFFER.take();
         }
         // If all was taken, as much again, mostly in the same place. If some is left, little room is enough, rather than
         // move it.
@@ -88,31 +88,6 @@ impl UpstreamConnection {
         Poll::Ready(Ok(count))
     }
 
-    pub(super) fn poll_write(
-        &mut self,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(context, bytes)
-    }
-
-    pub(super) fn poll_write_vectored(
-        &mut self,
-        context: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(context, pieces)
-    }
-
-    pub(super) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
-    }
-
-    /// Closes the sending side; the backend may go on.
-    pub(super) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
-    }
-
     /// Prepares to read this many bytes.
     pub(super) fn expect(&mut self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(LONGEST_READ);
@@ -127,16 +102,11 @@ impl UpstreamConnection {
         }
         let read = std::mem::take(&mut self.read);
         if self.read_size == SHORTEST_READ {
-            SPARE.set(read);
+            BUFFER.set(read);
         }
         self.read_size = SHORTEST_READ;
         self.read_timeout.clear();
         true
-    }
-
-    /// Whether nothing has arrived, not even its end. Costs a system call only where the event loop has seen an event.
-    pub(super) fn is_quiet(&mut self) -> bool {
-        self.socket.is_quiet()
     }
 }
 
@@ -144,15 +114,6 @@ impl UpstreamConnection {
 const SHORTEST_READ: usize = 8 * 1024;
 /// Bytes of a read where responses are long: fewer system calls, and still little memory.
 const LONGEST_READ: usize = 64 * 1024;
-
-/// Connects to a backend.
-pub(super) async fn open(
-    backend: &Backend,
-    proxy_pass: &ProxyPass,
-) -> Result<Box<UpstreamConnection>, Error> {
-    let socket = socket(backend, proxy_pass).await?;
-    Ok(connection(socket, backend, proxy_pass))
-}
 
 /// A socket connected to a backend, within `proxy_connect_timeout`.
 pub(super) async fn socket(backend: &Backend, proxy_pass: &ProxyPass) -> Result<Socket, Error> {
@@ -181,18 +142,9 @@ pub(super) async fn connect_for_check(
     }
 }
 
-/// Connects to a backend and sends `first`, before the TLS handshake if there is one.
+/// A socket connected to a backend over which `first` was sent, before the TLS handshake if there is one.
 // Boxed by its callers: every other request would keep room for it.
-pub(super) async fn open_with(
-    backend: &Backend,
-    proxy_pass: &ProxyPass,
-    first: &[u8],
-) -> Result<Box<UpstreamConnection>, Error> {
-    let socket = socket_with(backend, proxy_pass, first).await?;
-    Ok(connection(socket, backend, proxy_pass))
-}
-
-async fn socket_with(
+pub(super) async fn socket_with(
     backend: &Backend,
     proxy_pass: &ProxyPass,
     first: &[u8],
@@ -216,14 +168,6 @@ async fn socket_with(
     };
     backend.counters.opened.fetch_add(1, Ordering::Relaxed);
     Ok(socket)
-}
-
-fn connection(
-    socket: Socket,
-    backend: &Backend,
-    proxy_pass: &ProxyPass,
-) -> Box<UpstreamConnection> {
-    UpstreamConnection::new(socket, backend.owner(proxy_pass), backend.retired.clone())
 }
 
 fn connected(tried: Result<io::Result<Stream>, Elapsed>) -> Result<Stream, Error> {

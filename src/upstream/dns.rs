@@ -254,22 +254,22 @@ impl DnsQuestion {
     /// The response in a message.
     fn reply(&self, message: &[u8]) -> Result<DnsReply, DnsError> {
         let mut reader = DnsReader { message, at: 0 };
-        let flags = self.begin(&mut reader).ok_or(DnsError::Stray)?;
-        if flags.truncated {
+        let (flags, records) = self.begin(&mut reader).ok_or(DnsError::Stray)?;
+        if flags & TRUNCATED != 0 {
             return Ok(DnsReply::Truncated);
         }
-        match flags.code {
+        match u8::try_from(flags & CODE).unwrap_or(u8::MAX) {
             0 => {}
             UNKNOWN_NAME => return Ok(DnsReply::Addresses(Vec::new(), 0)),
             code => return Ok(DnsReply::Failure(code)),
         }
-        let records = (0..flags.answers).map(|_| reader.record());
+        let records = (0..records).map(|_| reader.record());
         let records: Option<Vec<_>> = records.collect();
         Ok(self.addresses(&records.ok_or(DnsError::Malformed)?))
     }
 
-    /// Reads up to the records; `None` if it is not to this question.
-    fn begin(&self, reader: &mut DnsReader<'_>) -> Option<DnsFlags> {
+    /// Reads up to the records; returns the flags and the number of records, `None` if it is not to this question.
+    fn begin(&self, reader: &mut DnsReader<'_>) -> Option<(u16, u16)> {
         let (id, flags) = (reader.u16()?, reader.u16()?);
         let (questions, answers) = (reader.u16()?, reader.u16()?);
         // The counts of authority and additional records.
@@ -281,11 +281,7 @@ impl DnsQuestion {
             && reader.name()? == self.name
             && reader.u16()? == self.kind as u16
             && reader.u16()? == INTERNET;
-        own.then(|| DnsFlags {
-            truncated: flags & TRUNCATED != 0,
-            code: u8::try_from(flags & CODE).unwrap_or(u8::MAX),
-            answers,
-        })
+        own.then_some((flags, answers))
     }
 
     /// Follows aliases from the name to its addresses.
@@ -317,12 +313,6 @@ impl DnsQuestion {
         }
         DnsReply::Addresses(Vec::new(), 0)
     }
-}
-
-struct DnsFlags {
-    truncated: bool,
-    code: u8,
-    answers: u16,
 }
 
 struct DnsRecord {

@@ -2,8 +2,8 @@
 //!
 //! The messages are nginx's: operators search their logs for them.
 
+use std::io;
 use std::time::Duration;
-use std::{fmt, io};
 
 use h2::Reason;
 use http::StatusCode;
@@ -92,26 +92,33 @@ pub enum Error {
 }
 
 /// Why waiting for a backend did not help.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// The queue is full.
+    #[error("queue is full")]
     Full,
     /// The wait timed out.
+    #[error("queue timed out")]
     Late,
 }
 
 /// A stage of an exchange with a backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Stage {
     /// Reading the response's body.
+    #[error("reading upstream")]
     Body,
     /// Connecting.
+    #[error("connecting to upstream")]
     Connect,
     /// Waiting for the response headers.
+    #[error("reading response header from upstream")]
     Head,
     /// The TLS handshake.
+    #[error("SSL handshaking to upstream")]
     Handshake,
     /// Sending the request.
+    #[error("sending request to upstream")]
     Send,
 }
 
@@ -218,27 +225,6 @@ impl Error {
             Self::Client(source) => Some(source),
             _ => None,
         }
-    }
-}
-
-impl fmt::Display for QueueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full => "queue is full",
-            Self::Late => "queue timed out",
-        })
-    }
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Body => "reading upstream",
-            Self::Connect => "connecting to upstream",
-            Self::Head => "reading response header from upstream",
-            Self::Handshake => "SSL handshaking to upstream",
-            Self::Send => "sending request to upstream",
-        })
     }
 }
 

@@ -9,6 +9,7 @@ use std::pin::pin;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use tokio::io::AsyncWriteExt as _;
 
 use super::backend::{Backend, BackendAddress, HealthChange, RetiredFlag, UnavailableReason};
 use super::connection::{self, UpstreamConnection};
@@ -89,7 +90,7 @@ async fn check(backend: &Backend, check: &HealthCheck) -> Result<(), CheckFailur
     });
     let address = moved.as_ref().unwrap_or(&backend.address);
     let socket =
-        connection::connect_for_check(address, check.tls.and_then(|tls| backend.tls_at(tls)))
+        connection::connect_for_check(address, check.tls.and_then(|tls| backend.tls.get(tls)))
             .await?;
     match (&check.kind, check.version) {
         (CheckKind::Tcp, _) => Ok(()),
@@ -105,13 +106,9 @@ async fn check_http1(socket: Socket, check: &HttpCheck) -> Result<(), CheckFailu
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: ").into_bytes();
     text.extend_from_slice(check.host.as_bytes());
     text.extend_from_slice(b"\r\nuser-agent: weir-health-check\r\nconnection: close\r\n\r\n");
-    let mut unsent = &text[..];
-    while !unsent.is_empty() {
-        let sent = poll_fn(|context| connection.poll_write(context, unsent)).await;
-        unsent = unsent.split_at(sent.map_err(Error::Broken)?).1;
-    }
-    let flushed = poll_fn(|context| connection.poll_flush(context)).await;
-    flushed.map_err(Error::Broken)?;
+    let socket = &mut connection.socket;
+    socket.write_all(&text).await.map_err(Error::Broken)?;
+    socket.flush().await.map_err(Error::Broken)?;
     let mut heads = HeadReader::default();
     let mut head = loop {
         let next = heads.next(&mut connection.read, method, false, MOST_HEADERS);
@@ -251,11 +248,8 @@ fn request(socket: &Socket, method: &Method, host: &HeaderValue, path: &str) -> 
     *request.method_mut() = method.clone();
     // Both were checked when the configuration was read.
     *request.uri_mut() = uri.build().unwrap_or_default();
-    let headers = request.headers_mut();
-    headers.insert(
-        header::USER_AGENT,
-        HeaderValue::from_static("weir-health-check"),
-    );
+    let agent = HeaderValue::from_static("weir-health-check");
+    request.headers_mut().insert(header::USER_AGENT, agent);
     request
 }
 

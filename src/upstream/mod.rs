@@ -45,7 +45,7 @@ use self::balance::{Balancer, Pick};
 use self::breaker::{Breaker, BreakerOpen, BreakerState, CallOutcome, CallPermit, ForcedState};
 use self::queue::RequestQueue;
 use self::resolve::ResolvedNames;
-use self::retry::{AttemptError, RetryBudget, RetryCause, RetryGrant, RetryState};
+use self::retry::{AttemptContext, AttemptError, RetryBudget, RetryCause, RetryGrant, RetryState};
 use self::wait_list::WaitList;
 use crate::clock::{Clock, Millis};
 use crate::config::plan;
@@ -170,58 +170,56 @@ impl Upstream {
         request: OutgoingRequest,
         clock: &Clock,
     ) -> Result<Response<UpstreamBody>, Error> {
-        let mut now = clock.now();
-        let backoff = self.budget.as_ref().is_some_and(|it| it.earn(now));
+        let mut cx = AttemptContext {
+            record,
+            proxy_pass,
+            clock,
+            now: clock.now(),
+        };
+        let backoff = self.budget.as_ref().is_some_and(|it| it.earn(cx.now));
         let tries = self.tries.load(Ordering::Relaxed);
-        let mut retry = RetryState::new(request, &proxy_pass.next_upstream, tries, backoff, now);
+        let next = &proxy_pass.next_upstream;
+        let mut retry = RetryState::new(request, next, tries, backoff, cx.now);
         let balancer = &self.balancer;
-        let mut tried = balancer.begin(record);
+        let mut tried = balancer.begin(cx.record);
         let mut last: Option<LastResult> = None;
         loop {
-            self.wake_breakers(now);
+            self.wake_breakers(cx.now);
             let picked = match &self.queue {
-                None => Ok(balancer.pick(&mut tried, now)),
+                None => Ok(balancer.pick(&mut tried, cx.now)),
                 // Boxed, so that requests without a queue do not keep room for it.
-                Some(queue) => Box::pin(queue.pick(balancer, &mut tried, record, clock)).await,
+                Some(queue) => Box::pin(queue.pick(balancer, &mut tried, cx.record, clock)).await,
             };
             let pick = match picked {
                 Ok(Some(pick)) => pick,
-                Ok(None) if Box::pin(self.back_off(&mut retry, now)).await => {
-                    tried = balancer.begin(record);
-                    now = clock.now();
+                Ok(None) if Box::pin(self.back_off(&mut retry, cx.now)).await => {
+                    tried = balancer.begin(cx.record);
+                    cx.now = clock.now();
                     continue;
                 }
-                none => return self.end(none.err(), last, proxy_pass, clock, record, now),
+                none => return self.end(none.err(), last, &mut cx),
             };
             // A backend that was picked is not picked again in this round.
-            let Ok(permit) = self.admit(&pick.active, &mut retry.request, clock, now) else {
+            let Ok(permit) = self.admit(&pick.active, &mut retry.request, clock, cx.now) else {
                 continue;
             };
             drop(last.take());
-            let mut result = self
-                .attempt(&pick, &mut retry, record, proxy_pass, clock, now)
-                .await;
-            let cause;
-            (cause, now) = match &result {
-                Ok(response) => (RetryCause::Status(response.head.status), response.received),
-                Err(failed) => (RetryCause::of(&failed.error), clock.now()),
-            };
-            self.report_to_breaker(&pick.active, permit, &mut result, now);
-            let moves_on = retry.may_move_on(cause, now) && self.may_retry(now);
+            let mut result = self.attempt(&pick, &mut retry, &mut cx).await;
+            let cause = self.conclude(&pick.active, permit, &mut result, &mut cx);
+            let moves_on = retry.may_move_on(cause, cx.now) && self.may_retry(cx.now);
             match result {
                 Ok(response) if !moves_on => {
                     balancer.succeeded(&pick);
-                    let active = pick.active;
-                    return Ok(UpstreamBody::begin(response, active, proxy_pass, clock));
+                    return Ok(UpstreamBody::begin(response, pick.active, &cx));
                 }
                 Ok(response) => {
-                    self.pass_over(&pick, cause, now);
+                    self.pass_over(&pick, cause, cx.now);
                     let backend = Arc::clone(&pick.active);
                     last = backoff.then(|| LastResult::Response(Box::new(response), backend));
                 }
                 Err(failed) => {
-                    report(&failed.error, &pick.active.name, record, moves_on.into());
-                    if self.is_blameless(&pick, &failed, now) || !moves_on {
+                    report(&failed.error, &pick.active.name, cx.record, moves_on.into());
+                    if self.is_blameless(&pick, &failed, cx.now) || !moves_on {
                         return Err(failed.error);
                     }
                     last = backoff.then_some(LastResult::Error(failed.error));
@@ -260,21 +258,18 @@ impl Upstream {
         &self,
         pick: &Pick,
         retry: &mut RetryState<'_>,
-        record: &mut RequestRecord,
-        proxy_pass: &plan::ProxyPass,
-        clock: &Clock,
-        now: Millis,
+        cx: &mut AttemptContext<'_>,
     ) -> Result<AttemptResponse, AttemptError> {
         let backend = &pick.active;
-        match attempt(backend, true, retry, record, proxy_pass, clock, now).await {
+        match attempt(backend, true, retry, cx).await {
             Err(failed) if failed.is_stale() => {
-                let now = clock.now();
-                if !retry.may_repeat(RetryCause::Error, now) {
+                cx.now = cx.clock.now();
+                if !retry.may_repeat(RetryCause::Error, cx.now) {
                     return Err(failed);
                 }
                 let decision = RetryDecision::Reconnect;
-                report(&failed.error, &backend.name, record, decision);
-                attempt(backend, false, retry, record, proxy_pass, clock, now).await
+                report(&failed.error, &backend.name, cx.record, decision);
+                attempt(backend, false, retry, cx).await
             }
             result => result,
         }
@@ -318,20 +313,17 @@ impl Upstream {
         &self,
         error: Option<Error>,
         last: Option<LastResult>,
-        proxy_pass: &plan::ProxyPass,
-        clock: &Clock,
-        record: &mut RequestRecord,
-        now: Millis,
+        cx: &mut AttemptContext<'_>,
     ) -> Result<Response<UpstreamBody>, Error> {
         match last {
             Some(LastResult::Response(response, backend)) => {
                 let active = backend.resume_request();
-                Ok(UpstreamBody::begin(*response, active, proxy_pass, clock))
+                Ok(UpstreamBody::begin(*response, active, cx))
             }
             Some(LastResult::Error(error)) => Err(error),
             None => {
-                let error = error.unwrap_or_else(|| self.unavailable_error(now));
-                Err(self.record_no_attempt(error, record))
+                let error = error.unwrap_or_else(|| self.unavailable_error(cx.now));
+                Err(self.record_no_attempt(error, cx.record))
             }
         }
     }
@@ -431,15 +423,20 @@ impl Upstream {
         admitted.map(|permit| Some(permit.timed(clock, &mut request.body.upload)))
     }
 
-    /// Reports the result of an attempt to the backend's breaker.
-    fn report_to_breaker(
+    /// Ends an attempt: reports its result to the backend's breaker and returns it as a cause for a retry.
+    fn conclude(
         &self,
         backend: &Backend,
         permit: Option<CallPermit<'_>>,
         result: &mut Result<AttemptResponse, AttemptError>,
-        now: Millis,
-    ) {
-        let Some(permit) = permit else { return };
+        cx: &mut AttemptContext<'_>,
+    ) -> RetryCause {
+        let cause;
+        (cause, cx.now) = match &result {
+            Ok(response) => (RetryCause::Status(response.head.status), response.received),
+            Err(failed) => (RetryCause::of(&failed.error), cx.clock.now()),
+        };
+        let Some(permit) = permit else { return cause };
         let breaker = permit.breaker;
         let outcome = match result {
             Ok(response) => {
@@ -450,10 +447,11 @@ impl Upstream {
             Err(failed) if failed.is_stale() => CallOutcome::Cancelled,
             Err(failed) => CallOutcome::of(&failed.error),
         };
-        permit.report(outcome, now);
+        permit.report(outcome, cx.now);
         if let until @ Some(_) = breaker.open_until() {
             self.follow_breaker(backend, until);
         }
+        cause
     }
 
     /// The error where no backend could be picked.

@@ -46,7 +46,7 @@ pub(super) fn take(
         // Its backend may have been retired and replaced.
         if !idle.connection.retired.is_set()
             && now.since(idle.since) < keepalive.timeout
-            && idle.connection.is_quiet()
+            && idle.connection.socket.is_quiet()
         {
             return Some(idle.connection);
         }
@@ -112,7 +112,7 @@ pub(super) fn sweep(keepalive: KeepaliveSettings, now: Millis) -> Option<Duratio
     let (_expired, next) = POOLS.with_borrow_mut(|pools| {
         let idle = &mut pools.get_mut(&keepalive.upstream)?.idle;
         let expired = idle.take_if(|idle| {
-            !idle.connection.is_quiet()
+            !idle.connection.socket.is_quiet()
                 || idle.connection.retired.is_set()
                 || now.since(idle.since) >= keepalive.timeout
         });

@@ -25,8 +25,9 @@ use super::connection::UpstreamConnection;
 use super::error::Error;
 use super::http1::BodyFraming;
 use super::pool;
+use super::retry::AttemptContext;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{ProxyPass, ProxyProtocolVersion};
+use crate::config::plan::ProxyProtocolVersion;
 use crate::message::{ClientConnection, RawHeaders, ReadAhead};
 use crate::spool::ResponseBuffer;
 
@@ -61,9 +62,9 @@ impl UpstreamBody {
     pub(super) fn begin(
         response: AttemptResponse,
         active: ActiveRequest,
-        proxy_pass: &ProxyPass,
-        clock: &Clock,
+        cx: &AttemptContext<'_>,
     ) -> Response<Self> {
+        let (proxy_pass, clock) = (cx.proxy_pass, cx.clock);
         let AttemptResponse {
             mut head,
             source,
@@ -178,7 +179,7 @@ impl UpstreamBody {
     /// The timer, for when the body is out of reach.
     pub fn timer(&mut self) -> ResponseTimer {
         match &mut self.0 {
-            UpstreamBodyKind::Buffered(body) => body.state.0.lock().stream.timer(),
+            UpstreamBodyKind::Buffered(body) => body.state.lock().stream.timer(),
             UpstreamBodyKind::Complete { taken, .. } => ResponseTimer::Known(*taken),
             UpstreamBodyKind::Streaming(body) => body.timer(),
             UpstreamBodyKind::Upgraded(upgraded) => upgraded.timer(),
@@ -232,14 +233,11 @@ impl Body for UpstreamBody {
 /// connection: a client that keeps up costs no copy and no task.
 #[derive(Debug)]
 struct BufferedBody {
-    state: Arc<BufferedBodyShared>,
+    state: Arc<Mutex<BufferedBodyState>>,
     client: Arc<ClientConnection>,
     // The client's connection has the state.
     registered: bool,
 }
-
-#[derive(Debug)]
-struct BufferedBodyShared(Mutex<BufferedBodyState>);
 
 #[derive(Debug)]
 struct BufferedBodyState {
@@ -265,11 +263,11 @@ impl BufferedBody {
         client: &Arc<ClientConnection>,
     ) -> Self {
         Self {
-            state: Arc::new(BufferedBodyShared(Mutex::new(BufferedBodyState {
+            state: Arc::new(Mutex::new(BufferedBodyState {
                 stream,
                 backlog,
                 end: None,
-            }))),
+            })),
             client: Arc::clone(client),
             registered: false,
         }
@@ -283,11 +281,11 @@ impl BufferedBody {
             let refill = Arc::clone(&self.state);
             self.client.state.set_read_ahead(Some(refill));
         }
-        self.state.0.lock().poll_frame(context)
+        self.state.lock().poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        let state = self.state.0.lock();
+        let state = self.state.lock();
         state.backlog.is_empty()
             && match &state.end {
                 Some(end) => matches!(end, BufferedEnd::Passed | BufferedEnd::Complete(None)),
@@ -296,7 +294,7 @@ impl BufferedBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let state = self.state.0.lock();
+        let state = self.state.lock();
         let (mut hint, waiting) = (state.stream.size_hint(), state.backlog.len());
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper.saturating_add(waiting));
@@ -370,9 +368,9 @@ impl BufferedBodyState {
     }
 }
 
-impl ReadAhead for BufferedBodyShared {
+impl ReadAhead for Mutex<BufferedBodyState> {
     fn refill(&self, context: &mut Context<'_>) {
-        self.0.lock().refill(context);
+        self.lock().refill(context);
     }
 }
 
@@ -422,15 +420,15 @@ impl AsyncWrite for UpgradedConnection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.connection.poll_write(context, bytes)
+        Pin::new(&mut self.connection.socket).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.connection.poll_flush(context)
+        Pin::new(&mut self.connection.socket).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.connection.poll_shutdown(context)
+        Pin::new(&mut self.connection.socket).poll_shutdown(context)
     }
 }
 

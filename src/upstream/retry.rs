@@ -18,7 +18,7 @@ use super::error::{Error, Stage};
 use super::http1::request::{PendingBody, RequestWriter};
 use super::request::{OutgoingHead, OutgoingRequest};
 use crate::clock::{Clock, Millis};
-use crate::config::plan::{self, Backoff, MaxTries, NextUpstream};
+use crate::config::plan::{self, Backoff, MaxTries, NextUpstream, ProxyPass};
 use crate::message::RequestRecord;
 use crate::telemetry::CaughtPanic;
 
@@ -212,18 +212,25 @@ pub(super) struct SendError {
     pub(super) silent: bool,
 }
 
-/// Notes how long the present attempt, begun at `now`, has waited for its connection.
-pub(super) fn note_connect_time(
-    record: &mut RequestRecord,
-    reused: bool,
-    clock: &Clock,
-    now: Millis,
-) {
-    if let Some(attempt) = record.attempts.last_mut() {
-        attempt.connect = Some(match reused {
-            true => Duration::ZERO,
-            false => clock.now().since(now),
-        });
+/// What an attempt is made for.
+#[derive(Debug)]
+pub(super) struct AttemptContext<'a> {
+    pub(super) record: &'a mut RequestRecord,
+    pub(super) proxy_pass: &'a ProxyPass,
+    pub(super) clock: &'a Clock,
+    /// When it began.
+    pub(super) now: Millis,
+}
+
+impl AttemptContext<'_> {
+    /// Notes how long the attempt has waited for its connection.
+    pub(super) fn note_connect_time(&mut self, reused: bool) {
+        if let Some(attempt) = self.record.attempts.last_mut() {
+            attempt.connect = Some(match reused {
+                true => Duration::ZERO,
+                false => self.clock.now().since(self.now),
+            });
+        }
     }
 }
 

@@ -18,14 +18,10 @@ use crate::config::plan;
 use crate::upstream::backend::Backend;
 
 /// `balance: { hash: KEY }`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Hash(WeightTable);
 
 impl Balance for Hash {
-    fn new(_plan: &plan::Upstream) -> Self {
-        Self(WeightTable::default())
-    }
-
     fn selection_key(method: &plan::Balance) -> SelectionKey {
         key_of(method)
     }
@@ -43,12 +39,11 @@ impl Balance for Hash {
         now: Millis,
     ) -> Option<usize> {
         search.find(peers, now, |search| {
-            let mut sum = Crc::default();
-            if search.hashed > 0 {
-                sum.add(search.hashed.to_string().as_bytes());
-            }
-            sum.add(&search.key);
-            search.hash += u64::from(sum.value() >> 16 & 0x7fff);
+            let number = match search.hashed {
+                0 => 0,
+                hashed => crc(0, hashed.to_string().as_bytes()),
+            };
+            search.hash += u64::from(crc(number, &search.key) >> 16 & 0x7fff);
             search.hashed += 1;
             self.0.index_of(search.hash)
         })
@@ -56,14 +51,10 @@ impl Balance for Hash {
 }
 
 /// `balance: ip_hash`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct IpHash(WeightTable);
 
 impl Balance for IpHash {
-    fn new(_plan: &plan::Upstream) -> Self {
-        Self(WeightTable::default())
-    }
-
     fn selection_key(_method: &plan::Balance) -> SelectionKey {
         SelectionKey::Address
     }
@@ -128,33 +119,10 @@ impl WeightTable {
     }
 }
 
-/// The checksum of IEEE 802.3, as in zlib.
-#[derive(Debug, Clone, Copy)]
-struct Crc(u32);
-
-impl Default for Crc {
-    fn default() -> Self {
-        Self(!0)
-    }
-}
-
-impl Crc {
-    fn of(bytes: &[u8]) -> u32 {
-        let mut sum = Self::default();
-        sum.add(bytes);
-        sum.value()
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            let at = (self.0 ^ u32::from(*byte)) & 0xff;
-            self.0 = TABLE[at as usize] ^ (self.0 >> 8);
-        }
-    }
-
-    fn value(self) -> u32 {
-        !self.0
-    }
+/// The checksum of IEEE 802.3, as in zlib: `sum` is that of the bytes before, or 0.
+fn crc(sum: u32, bytes: &[u8]) -> u32 {
+    let step = |sum: u32, byte: &u8| TABLE[((sum ^ u32::from(*byte)) & 0xff) as usize] ^ (sum >> 8);
+    !bytes.iter().fold(!sum, step)
 }
 
 const TABLE: [u32; 256] = {
@@ -178,7 +146,7 @@ const TABLE: [u32; 256] = {
 };
 
 /// `balance: { hash: KEY, consistent: true }`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct HashRing {
     /// The positions on the ring, and the number of the name at each.
     points: Box<[(u32, u32)]>,
@@ -223,7 +191,7 @@ impl Balance for HashRing {
         now: Millis,
     ) -> Option<usize> {
         if search.hashed == 0 {
-            let position = Crc::of(&search.key);
+            let position = crc(0, &search.key);
             search.hash = self.points.partition_point(|point| point.0 < position) as u64;
             search.hashed = 1;
         }
@@ -293,16 +261,11 @@ impl RingServer {
 
 /// The positions of a name on the ring.
 fn positions(name: &str, weight: u32) -> impl Iterator<Item = u32> {
-    let mut base = Crc::default();
     let (host, port) = host_and_port(name);
-    base.add(host.as_bytes());
-    base.add(b"\0");
-    base.add(port.as_bytes());
+    let base = crc(crc(crc(0, host.as_bytes()), b"\0"), port.as_bytes());
     let mut before = 0;
     std::iter::repeat_with(move || {
-        let mut sum = base;
-        sum.add(&u32::to_le_bytes(before));
-        before = sum.value();
+        before = crc(base, &u32::to_le_bytes(before));
         before
     })
     .take(POINTS * weight as usize)
@@ -329,8 +292,8 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_ieee_802_3() {
-        assert_eq!(Crc::of(b"123456789"), 0xcbf4_3926);
-        assert_eq!(Crc::of(b""), 0);
+        assert_eq!(crc(0, b"123456789"), 0xcbf4_3926);
+        assert_eq!(crc(0, b""), 0);
     }
 
     #[test]
@@ -369,7 +332,7 @@ mod ring_tests {
             .collect();
         let ring = |names: &[String]| HashRing::of(names.iter().map(|name| (name.as_str(), 1)));
         let whose = |ring: &HashRing, key: u32| {
-            let position = Crc::of(&key.to_be_bytes());
+            let position = crc(0, &key.to_be_bytes());
             let at = ring.points.partition_point(|point| point.0 < position);
             ring.points[at % ring.points.len()].1
         };

@@ -11,17 +11,12 @@ use std::cmp::Ordering;
 
 use super::peers::{Balance, PeerLoad, PeerState, TriedPeers, round_robin};
 use crate::clock::Millis;
-use crate::config::plan;
 
 /// `balance: least_conn`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LeastConn;
 
 impl Balance for LeastConn {
-    fn new(_plan: &plan::Upstream) -> Self {
-        Self
-    }
-
     fn pick(
         &mut self,
         peers: &mut [PeerState],
@@ -59,9 +54,9 @@ impl Balance for LeastConn {
         if !several {
             return peers.get(first).map(|peer| peer.index);
         }
-        let turn = match least.is_zero() {
+        let turn = match least.requests {
             // Most servers of a large group: cheaper to compute than a load.
-            true if !others => round_robin(peers, side, now, PeerState::is_idle),
+            0 if !others => round_robin(peers, side, now, PeerState::is_idle),
             _ => round_robin(peers, side, now, |peer| peer.load().compare(&least).is_eq()),
         };
         // Other loops begin and end requests meanwhile: perhaps no server has that load any more.

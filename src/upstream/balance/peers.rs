@@ -17,9 +17,11 @@ use crate::config::plan::{self, Template, UpstreamServer};
 use crate::upstream::backend::{Backend, BackendSnapshot};
 
 /// A way to pick the next server.
-pub(super) trait Balance {
+pub(super) trait Balance: Default {
     /// The balancer of this upstream, without members.
-    fn new(plan: &plan::Upstream) -> Self;
+    fn new(_plan: &plan::Upstream) -> Self {
+        Self::default()
+    }
 
     /// What of a request is hashed, for balancers that [search](Balance::search).
     fn selection_key(_method: &plan::Balance) -> SelectionKey {
@@ -113,7 +115,7 @@ pub(super) struct Side(Flags);
 /// The load of a server, as a fraction: requests by weight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PeerLoad {
-    requests: u64,
+    pub(super) requests: u64,
     weight: u64,
 }
 
@@ -304,11 +306,6 @@ impl PeerLoad {
         requests: 1,
         weight: 0,
     };
-
-    /// Whether it is that of an idle server with its full weight.
-    pub(super) fn is_zero(&self) -> bool {
-        self.requests == 0
-    }
 
     /// Compares two fractions of 64 bits.
     #[inline]

@@ -7,20 +7,13 @@ use crate::config::plan;
 use crate::upstream::backend::Backend;
 
 /// `balance: random`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Random {
     weights: WeightTable,
     random: fastrand::Rng,
 }
 
 impl Balance for Random {
-    fn new(_plan: &plan::Upstream) -> Self {
-        Self {
-            weights: WeightTable::default(),
-            random: fastrand::Rng::new(),
-        }
-    }
-
     fn selection_key(_method: &plan::Balance) -> SelectionKey {
         SelectionKey::Random
     }

@@ -10,14 +10,9 @@ mod naive;
 mod tests;
 
 use super::peers::Balance;
-use crate::config::plan;
 
 /// `balance: round_robin`. The weights it counts with are the peers' own: the other balancers fall back on it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RoundRobin;
 
-impl Balance for RoundRobin {
-    fn new(_plan: &plan::Upstream) -> Self {
-        Self
-    }
-}
+impl Balance for RoundRobin {}

@@ -43,7 +43,7 @@ pub enum ForcedState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallOutcome {
     /// With a response, after this time.
-    Answer(Duration),
+    Response(Duration),
     /// The client left, or the call was never made: it does not count.
     Cancelled,
     /// With a failure.
@@ -195,7 +195,7 @@ impl StateMachine {
         if ticket.epoch != self.epoch {
             return;
         }
-        let slow = matches!((plan.slow, outcome), (Some((limit, _)), CallOutcome::Answer(taken)) if taken >= limit);
+        let slow = matches!((plan.slow, outcome), (Some((limit, _)), CallOutcome::Response(taken)) if taken >= limit);
         let failed = outcome == CallOutcome::Failure;
         match (&mut self.phase, outcome) {
             (BreakerPhase::Probing(probes), CallOutcome::Cancelled) => probes.give_back(ticket),
@@ -217,7 +217,7 @@ impl StateMachine {
         }
     }
 
-    /// Turns a call that was reported as answered into a failure: its response was cut short.
+    /// Turns a call that was reported with a response into a failure: its response was cut short.
     pub(super) fn revoke(&mut self, plan: &plan::Breaker, ticket: CallTicket, now: Millis) {
         if ticket.epoch != self.epoch {
             return;

@@ -95,7 +95,7 @@ impl Breaker {
         })
     }
 
-    /// The response to a call that was reported as answered was cut short: counts as a failure.
+    /// The response of a call that was reported was cut short: it counts as a failure.
     pub fn revoke(&self, ticket: CallTicket, now: Millis) {
         self.change(|machine| machine.revoke(&self.plan, ticket, now));
     }
@@ -186,7 +186,7 @@ impl<'b> CallPermit<'b> {
     pub fn outcome(&self, status: StatusCode, headers: &HeaderMap, now: Millis) -> CallOutcome {
         match self.breaker.plan.statuses.contains(&status) || grpc::failed(headers) {
             true => CallOutcome::Failure,
-            false => CallOutcome::Answer(self.taken(now)),
+            false => CallOutcome::Response(self.taken(now)),
         }
     }
 
@@ -224,7 +224,7 @@ impl Drop for CallPermit<'_> {
             (taken >= limit).then_some((taken, now))
         });
         match slow {
-            Some((taken, now)) => self.finish(CallOutcome::Answer(taken), now),
+            Some((taken, now)) => self.finish(CallOutcome::Response(taken), now),
             // The time makes no difference to a call that does not count.
             None => self.finish(CallOutcome::Cancelled, Millis::default()),
         }

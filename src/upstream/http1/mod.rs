@@ -90,10 +90,10 @@ impl HeadReader {
         raw_headers: bool,
         most: usize,
     ) -> Result<Option<Box<ResponseHead>>, InvalidResponse> {
-        match without_stray_lines(read, ResponseHead::LARGEST) {
-            StrayLines::Incomplete => Ok(None),
-            StrayLines::Nothing => Err(InvalidResponse::Unreadable(httparse::Error::HeaderName)),
-            StrayLines::Removed => {
+        match remove_stray_lines(read, ResponseHead::LARGEST) {
+            None => Ok(None),
+            Some(false) => Err(InvalidResponse::Unreadable(httparse::Error::HeaderName)),
+            Some(true) => {
                 self.has_skipped = true;
                 ResponseHead::parse(read, method, raw_headers, most, &mut self.scan)
             }
@@ -438,10 +438,11 @@ impl HeadBlockScan {
         // An empty line may have begun before.
         let new = &block[self.seen.saturating_sub(EMPTY_LINE.len() - 1)..];
         self.seen = block.len();
+        let ends = |at: usize| matches!(new[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]);
         let due = self.parsed == 0
             || block.len() / 2 >= self.parsed
             || block.len() > largest
-            || has_empty_line(new);
+            || memchr_iter(b'\n', new).any(ends);
         if due {
             self.parsed = block.len();
         }
@@ -449,35 +450,18 @@ impl HeadBlockScan {
     }
 }
 
-fn has_empty_line(bytes: &[u8]) -> bool {
-    memchr_iter(b'\n', bytes).any(|at| matches!(bytes[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
-}
-
 /// The longest end of a block, with the end of its last line.
 const EMPTY_LINE: &[u8] = b"\n\r\n";
 
-/// What became of the lines without a colon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StrayLines {
-    /// The headers are incomplete.
-    Incomplete,
-    /// There are none that may be skipped.
-    Nothing,
-    /// They were removed.
-    Removed,
-}
-
-/// Removes the lines without a colon from the headers at the front of what was read.
-fn without_stray_lines(read: &mut BytesMut, largest: usize) -> StrayLines {
+/// Removes the lines without a colon from the headers at the front of what was read; returns whether there were any that
+/// may be removed, `None` if the headers are incomplete.
+fn remove_stray_lines(read: &mut BytesMut, largest: usize) -> Option<bool> {
     let mut kept = BytesMut::with_capacity(read.len());
     let mut rest = &read[..];
     let mut removed = false;
     loop {
         let Some(end) = memchr(b'\n', rest) else {
-            return match read.len() <= largest {
-                true => StrayLines::Incomplete,
-                false => StrayLines::Nothing,
-            };
+            return (read.len() > largest).then_some(false);
         };
         let (line, after) = rest.split_at(end + 1);
         rest = after;
@@ -493,12 +477,11 @@ fn without_stray_lines(read: &mut BytesMut, largest: usize) -> StrayLines {
             break;
         }
     }
-    if !removed {
-        return StrayLines::Nothing;
+    if removed {
+        kept.extend_from_slice(rest);
+        *read = kept;
     }
-    kept.extend_from_slice(rest);
-    *read = kept;
-    StrayLines::Removed
+    Some(removed)
 }
 
 fn is_stray(line: &[u8]) -> bool {
@@ -659,9 +642,9 @@ mod block_tests {
 mod stray_tests {
     use super::*;
 
-    fn sifted(text: &str) -> (StrayLines, String) {
+    fn sifted(text: &str) -> (Option<bool>, String) {
         let mut read = BytesMut::from(text);
-        let stray = without_stray_lines(&mut read, 1000);
+        let stray = remove_stray_lines(&mut read, 1000);
         (stray, String::from_utf8_lossy(&read).into_owned())
     }
 
@@ -670,26 +653,22 @@ mod stray_tests {
         let head =
             "HTTP/1.1 200 OK\r\nHTTP/1.1 200 OK\r\na: b\r\ngarbage\nmore of it\r\n\r\nbody\r\n";
         let expected = "HTTP/1.1 200 OK\r\na: b\r\n\r\nbody\r\n";
-        assert_eq!(sifted(head), (StrayLines::Removed, expected.to_owned()));
+        assert_eq!(sifted(head), (Some(true), expected.to_owned()));
     }
 
     #[test]
     fn lines_that_could_be_read_in_two_ways_stay() {
         for line in [" folded", "\tfolded", "  ", "a\rb", "a\0b", "bad name: x"] {
             let head = format!("HTTP/1.1 200 OK\r\na: b\r\n{line}\r\n\r\n");
-            assert_eq!(
-                sifted(&head),
-                (StrayLines::Nothing, head.clone()),
-                "{line:?}"
-            );
+            assert_eq!(sifted(&head), (Some(false), head.clone()), "{line:?}");
         }
     }
 
     #[test]
     fn incomplete_headers_are_left_alone() {
         let head = "HTTP/1.1 200 OK\r\ngarbage\r\na: b\r\n";
-        assert_eq!(sifted(head), (StrayLines::Incomplete, head.to_owned()));
+        assert_eq!(sifted(head), (None, head.to_owned()));
         let endless = format!("HTTP/1.1 200 OK\r\n{}", "x".repeat(1000));
-        assert_eq!(sifted(&endless).0, StrayLines::Nothing);
+        assert_eq!(sifted(&endless).0, Some(false));
     }
 }

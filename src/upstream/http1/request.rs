@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, HeaderName, header};
 use http_body::{Body, Frame};
+use tokio::io::AsyncWrite as _;
 
 use crate::clock::Deadline;
 use crate::message::RequestBody;
@@ -206,10 +207,10 @@ impl RequestWriter {
         let written = if self.closed {
             Poll::Ready(Ok(usize::MAX))
         } else if self.piece.is_empty() && self.back.is_empty() {
-            connection.poll_write(context, front)
+            Pin::new(&mut connection.socket).poll_write(context, front)
         } else {
             let all = [front, &self.piece, self.back].map(IoSlice::new);
-            connection.poll_write_vectored(context, &all)
+            Pin::new(&mut connection.socket).poll_write_vectored(context, &all)
         };
         match written {
             Poll::Pending => {

@@ -9,10 +9,7 @@ mod stream;
 use self::pool::join;
 use super::backend::Backend;
 use super::http1::ResponseHead;
-use super::retry::{AttemptError, RetryState, note_connect_time};
-use crate::clock::{Clock, Millis};
-use crate::config::plan::ProxyPass;
-use crate::message::RequestRecord;
+use super::retry::{AttemptContext, AttemptError, RetryState};
 
 pub(super) use self::stream::{StreamReader, once};
 
@@ -24,18 +21,15 @@ pub(super) use self::pool::connections;
 pub(super) async fn send(
     backend: &Backend,
     retry: &mut RetryState<'_>,
-    record: &mut RequestRecord,
-    proxy_pass: &ProxyPass,
-    clock: &Clock,
-    now: Millis,
+    cx: &mut AttemptContext<'_>,
 ) -> Result<(Box<ResponseHead>, StreamReader), AttemptError> {
     let mut refused = false;
     loop {
-        let (permit, reused) = join(backend, proxy_pass)
+        let (permit, reused) = join(backend, cx.proxy_pass)
             .await
             .map_err(|error| AttemptError::new(error, false, true))?;
-        note_connect_time(record, reused, clock, now);
-        let failed = match stream::exchange(permit, retry, record, proxy_pass, now).await {
+        cx.note_connect_time(reused);
+        let failed = match stream::exchange(permit, retry, cx).await {
             Ok(response) => return Ok(response),
             Err(failed) => failed,
         };

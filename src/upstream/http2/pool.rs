@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use h2::client::{Connection, SendRequest};
 use h2::{Ping, PingPong, client};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Notify;
+use tokio::sync::SetOnce;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::io::InspectReader;
 
@@ -59,7 +59,10 @@ pub(super) struct ConnectionLoad {
     calmed: AtomicBool,
     /// That of its backend.
     retired: RetiredFlag,
-    settings: PeerSettings,
+    /// The largest request headers that the backend accepts.
+    // h2 keeps the setting to itself. Some backends end the connection over larger headers, and with it the requests of
+    // others, so such a request is better not sent.
+    largest_head: SetOnce<usize>,
 }
 
 /// A request's place on a connection, given back when dropped.
@@ -141,12 +144,13 @@ async fn open(backend: &Backend, proxy_pass: &ProxyPass) -> Result<StreamPermit,
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let server = Arc::clone(&backend.name);
     let key = key(backend, proxy_pass);
-    let running = run(
-        connection,
-        Arc::clone(&load),
-        idle_seconds(backend),
-        move || forget(key, number),
-    );
+    let most_idle = match backend.keepalive.most {
+        0 => 1,
+        _ => backend.keepalive.timeout.as_secs().max(1),
+    };
+    let running = run(connection, Arc::clone(&load), most_idle, move || {
+        forget(key, number)
+    });
     tokio::spawn(telemetry::isolated(Box::pin(running), move |panic| {
         tracing::error!(
             server = &*server,
@@ -163,14 +167,6 @@ async fn open(backend: &Backend, proxy_pass: &ProxyPass) -> Result<StreamPermit,
         });
     });
     Ok(permit)
-}
-
-/// For how many whole seconds a connection without requests is kept, at least one.
-fn idle_seconds(backend: &Backend) -> u64 {
-    match backend.keepalive.most {
-        0 => 1,
-        _ => backend.keepalive.timeout.as_secs().max(1),
-    }
 }
 
 /// Lets no more requests join a connection; it closes when those it has are over.
@@ -201,7 +197,7 @@ pub(super) async fn handshake(
         if let Some(reader) = &mut settings
             && let Some(largest_head) = reader.read(bytes)
         {
-            load.settings.set(largest_head);
+            load.set_largest_head(largest_head);
             settings = None;
         }
         while let Some(frame) = frames.next(&mut bytes) {
@@ -242,7 +238,12 @@ impl ConnectionLoad {
     fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         // Requests that wait for the settings learn that none will arrive.
-        self.settings.set(usize::MAX);
+        self.set_largest_head(usize::MAX);
+    }
+
+    fn set_largest_head(&self, largest_head: usize) {
+        // The first holds.
+        let _set = self.largest_head.set(largest_head);
     }
 }
 
@@ -257,7 +258,7 @@ impl StreamPermit {
 
     /// Whether the backend accepts request headers of this size. Waits for its settings if need be.
     pub(super) async fn accepts(&self, head: usize) -> bool {
-        head <= SMALL_HEAD || head <= self.load.settings.largest_head().await
+        head <= SMALL_HEAD || head <= *self.load.largest_head.wait().await
     }
 
     /// Whether the backend has ended the connection with ENHANCE_YOUR_CALM.
@@ -364,6 +365,7 @@ struct ConnectionWatch {
     quiet: u32,
     // For how many checks it may be quiet before it is pinged.
     ping_after: u32,
+    // Seconds without requests, and how many of them the connection is kept.
     idle: u64,
     most_idle: u64,
 }
@@ -425,34 +427,6 @@ const PING_SELDOM: u32 = 330;
 /// Seconds it has to respond.
 const PONG_WITHIN: u32 = 10;
 
-/// The settings of a backend.
-// h2 keeps them to itself. Some backends end the connection over headers that are too large, and with it the requests of
-// others, so such a request is better not sent.
-#[derive(Debug, Default)]
-struct PeerSettings {
-    largest_head: OnceLock<usize>,
-    known: Notify,
-}
-
-impl PeerSettings {
-    fn set(&self, largest_head: usize) {
-        // The first holds.
-        let _set = self.largest_head.set(largest_head);
-        self.known.notify_waiters();
-    }
-
-    /// The largest request headers that it accepts; waits until that is known.
-    async fn largest_head(&self) -> usize {
-        loop {
-            let known = self.known.notified();
-            if let Some(largest_head) = self.largest_head.get() {
-                return *largest_head;
-            }
-            known.await;
-        }
-    }
-}
-
 /// Reads the first frame of a backend, which has to be SETTINGS.
 #[derive(Debug, Default)]
 struct SettingsReader(Vec<u8>);
@@ -512,14 +486,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_waits_for_the_settings() {
-        let settings = Arc::new(PeerSettings::default());
+        let load = Arc::new(ConnectionLoad::default());
         let waiting = tokio::spawn({
-            let settings = Arc::clone(&settings);
-            async move { settings.largest_head().await }
+            let load = Arc::clone(&load);
+            async move { *load.largest_head.wait().await }
         });
         tokio::task::yield_now().await;
-        settings.set(5);
+        load.set_largest_head(5);
+        load.close();
         assert_eq!(waiting.await.unwrap(), 5);
-        assert_eq!(settings.largest_head().await, 5);
+        assert_eq!(*load.largest_head.wait().await, 5);
     }
 }

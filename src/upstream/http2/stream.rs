@@ -13,24 +13,23 @@ use http::{HeaderMap, Request, Response, header};
 use http_body::{Body as _, SizeHint};
 
 use super::pool::{SMALL_HEAD, StreamPermit, broken, handshake, into_io};
-use crate::clock::{Deadline, Millis};
+use crate::clock::Deadline;
 use crate::config::plan::ProxyPass;
-use crate::message::{RequestBody, RequestRecord, grpc};
+use crate::message::{RequestBody, grpc};
 use crate::tls::Socket;
 use crate::upstream::error::{Error, InvalidResponse, Stage};
 use crate::upstream::http1::request::{PendingBody, may_trail};
 use crate::upstream::http1::{BodyChunk, ResponseHead};
 use crate::upstream::request::InterimRelay;
-use crate::upstream::retry::{RetryState, SendError};
+use crate::upstream::retry::{AttemptContext, RetryState, SendError};
 
 /// Sends a request and reads the response headers.
 pub(super) async fn exchange(
     mut permit: StreamPermit,
     retry: &mut RetryState<'_>,
-    record: &RequestRecord,
-    proxy_pass: &ProxyPass,
-    now: Millis,
+    cx: &AttemptContext<'_>,
 ) -> Result<(Box<ResponseHead>, StreamReader), SendError> {
+    let proxy_pass = cx.proxy_pass;
     let (request, body) = retry.stream();
     let head = header_list_size(&request);
     let ready = async {
@@ -62,11 +61,11 @@ pub(super) async fn exchange(
     let mut call = StreamCall {
         response,
         writer: StreamWriter::new(stream, body),
-        relay: InterimRelay::new(record),
+        relay: InterimRelay::new(cx.record),
         head,
         proxy_pass,
         read_timeout: Deadline::default(),
-        due: grpc::due(record, now).unwrap_or_default(),
+        due: grpc::due(cx.record, cx.now).unwrap_or_default(),
     };
     match poll_fn(|context| call.poll_head(context)).await {
         Ok(response) => Ok(call.into_response(response, permit)),
@@ -169,12 +168,8 @@ impl StreamCall<'_> {
 fn header_list_size(request: &Request<()>) -> usize {
     const EACH: usize = 32;
     let (uri, method) = (request.uri(), request.method().as_str());
-    let target = uri
-        .path_and_query()
-        .map_or(0, |target| target.as_str().len());
-    let authority = uri
-        .authority()
-        .map_or(0, |authority| authority.as_str().len());
+    let target = uri.path_and_query().map_or(0, |it| it.as_str().len());
+    let authority = uri.authority().map_or(0, |it| it.as_str().len());
     let pseudo = ":method:scheme:path:authority".len() + "https".len() + 4 * EACH;
     let fields = request.headers().iter();
     let fields: usize = fields

@@ -77,16 +77,21 @@ async fn play(mut origin: DuplexStream, pieces: Vec<Vec<u8>>) {
 async fn ours(method: Method, pieces: Vec<Vec<u8>>) -> Outcome {
     let (near, far) = tokio::io::duplex(64 * 1024);
     tokio::spawn(play(far, pieces));
-    let road = Road::to(&[&Origin::absent().await]);
+    let mut road = Road::to(&[&Origin::absent().await]);
     let next = next_upstream();
     let mut retry = RetryState::new(outgoing(method), &next, 1, false, Millis(0));
     let wire =
         UpstreamConnection::new(Socket::Plain(Stream::Test(near)), 0, RetiredFlag::default());
-    let called = exchange(wire, &mut retry, &road.record, &road.proxy_pass, Millis(0));
-    match called.await {
+    let cx = AttemptContext {
+        record: &mut road.record,
+        proxy_pass: &road.proxy_pass,
+        clock: &road.clock,
+        now: Millis(0),
+    };
+    match exchange(wire, &mut retry, &cx).await {
         Ok(answer) => {
             let lease = road.upstream.backends()[0].start_request();
-            let begun = UpstreamBody::begin(answer, lease, &road.proxy_pass, &road.clock);
+            let begun = UpstreamBody::begin(answer, lease, &cx);
             Outcome::of(begun).await
         }
         Err(_) => Outcome::Refused,

@@ -24,7 +24,7 @@ fn breaker(plan: &plan::Breaker) -> Breaker {
     Breaker::new("test", plan)
 }
 
-const WELL: CallOutcome = CallOutcome::Answer(Duration::ZERO);
+const WELL: CallOutcome = CallOutcome::Response(Duration::ZERO);
 
 /// So many calls with this outcome, all let through.
 fn calls(breaker: &Breaker, count: usize, outcome: CallOutcome, now: u64) {
@@ -102,14 +102,14 @@ fn slow_answers_open_it_too() {
     calls(
         &breaker,
         1,
-        CallOutcome::Answer(Duration::from_millis(2000)),
+        CallOutcome::Response(Duration::from_millis(2000)),
         0,
     );
     assert_eq!(breaker.state(), BreakerState::Closed);
     calls(
         &breaker,
         1,
-        CallOutcome::Answer(Duration::from_millis(2000)),
+        CallOutcome::Response(Duration::from_millis(2000)),
         0,
     );
     assert_eq!(breaker.state(), BreakerState::Open);
@@ -343,10 +343,10 @@ fn what_the_answer_says_decides() {
     let mut headers = HeaderMap::new();
     let pass = breaker.admit(Millis(5)).unwrap();
     let says = |status, headers: &HeaderMap| pass.outcome(status, headers, Millis(8));
-    assert_eq!(says(StatusCode::OK, &headers), CallOutcome::Answer(taken));
+    assert_eq!(says(StatusCode::OK, &headers), CallOutcome::Response(taken));
     assert_eq!(
         says(StatusCode::NOT_FOUND, &headers),
-        CallOutcome::Answer(taken)
+        CallOutcome::Response(taken)
     );
     assert_eq!(
         says(StatusCode::BAD_GATEWAY, &headers),
@@ -362,7 +362,7 @@ fn what_the_answer_says_decides() {
         headers.insert("grpc-status", http::HeaderValue::from_static(code));
         let expected = match failed {
             true => CallOutcome::Failure,
-            false => CallOutcome::Answer(taken),
+            false => CallOutcome::Response(taken),
         };
         assert_eq!(says(StatusCode::OK, &headers), expected, "{code}");
     }
