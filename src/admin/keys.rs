@@ -160,7 +160,7 @@ async fn reset_key(call: &ApiCall) -> Result<KeyReset, ApiError> {
                 )));
             };
             forgotten |= store.forget(zone, bytes).await.map_err(|error| {
-                let error = format!("the store `{}` is unavailable: {error}", store.name());
+                let error = format!("the store `{}` is unavailable: {error}", store.handle.name);
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error)
             })?;
         }

@@ -146,11 +146,11 @@ metrics! {
 
 fn describe_stores(generation: &Generation, page: &mut Exposition) {
     for store in &generation.zones.stores {
-        let view = store.view();
+        let view = store.status();
         for (metric, value) in [
-            (&STORE_DEGRADED, u64::from(store.is_away())),
-            (&STORE_GATEWAYS, u64::from(store.gateways())),
-            (&STORE_PLACES, store.places() as u64),
+            (&STORE_DEGRADED, u64::from(store.handle.is_away())),
+            (&STORE_GATEWAYS, u64::from(store.handle.fleet.present())),
+            (&STORE_PLACES, store.slots.held() as u64),
             (&STORE_ASKED_TOTAL, view.asked),
             (&STORE_MISSED_TOTAL, view.missed),
             (&STORE_LATE_TOTAL, view.late),
@@ -163,7 +163,7 @@ fn describe_stores(generation: &Generation, page: &mut Exposition) {
             (&STORE_LEASED_REQUESTS_TOTAL, view.leased),
             (&STORE_RETURNED_REQUESTS_TOTAL, view.returned),
         ] {
-            page.sample(metric, &[store.name()], value);
+            page.sample(metric, &[&store.handle.name], value);
         }
     }
 }

@@ -189,7 +189,7 @@ fn stores(call: &ApiCall) -> Result<Vec<Store>, ApiError> {
         req.chain(plan.conn_zones.iter().map(|it| (&it.name, it.store)))
     };
     let stores = zones.stores.iter().enumerate().map(|(index, store)| {
-        let view = store.view();
+        let view = store.status();
         let gateways = view.gateways.into_iter().map(|gateway| FleetMember {
             name: gateway.name,
             seen_ago_ms: gateway.seen_ago,
@@ -197,13 +197,13 @@ fn stores(call: &ApiCall) -> Result<Vec<Store>, ApiError> {
         });
         let zones = zone_stores().filter(|(_, store)| *store == Some(index));
         Store {
-            name: store.name().to_owned(),
-            degraded: store.is_away(),
+            name: store.handle.name.to_string(),
+            degraded: store.handle.is_away(),
             why: view.outage.map(|outage| outage.why),
             gateway: view.gateway,
             gateways: gateways.collect(),
             zones: zones.map(|(name, _)| name.to_string()).collect(),
-            places: store.places() as u64,
+            places: store.slots.held() as u64,
             asked: view.asked,
             missed: view.missed,
             asked_behind: view.asked_behind,

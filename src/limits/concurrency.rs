@@ -206,7 +206,7 @@ impl<'r> StoreClaim<'r> {
         let mut claim = SlotClaim::default();
         for need in &needs {
             let name = &need.rule.zone.name.plain;
-            claim.add(store.prefix(), name, &need.bytes, need.rule.limit);
+            claim.add(&store.handle.prefix, name, &need.bytes, need.rule.limit);
         }
         Self {
             store,
@@ -219,7 +219,7 @@ impl<'r> StoreClaim<'r> {
     async fn take(&self, clock: &Clock) -> Result<AcquiredSlots, usize> {
         // A request that comes later waits behind.
         let queued = self.needs.iter().enumerate().position(|(which, need)| {
-            need.queue.is_some() && self.store.has_line(&self.claim, which)
+            need.queue.is_some() && self.store.slots.has_line(&self.claim, which)
         });
         let full = match queued {
             Some(which) => which,
@@ -260,7 +260,7 @@ impl<'r> StoreClaim<'r> {
         queue: &ConnQueue,
         clock: &Clock,
     ) -> Result<AcquiredSlots, SlotError> {
-        let waiter = self.store.join_line(&self.claim, full, queue.size);
+        let waiter = self.store.slots.join_line(&self.claim, full, queue.size);
         let waiter = waiter.ok_or(SlotError::Full(full))?;
         let _gauge = QueueGauge::new(&self.needs[full].rule.zone);
         let waiting = async {
@@ -280,7 +280,7 @@ impl<'r> StoreClaim<'r> {
 
     /// Asks the store once; not where this gateway alone holds all slots.
     async fn try_take(&self, now: Millis) -> Result<AcquiredSlots, SlotError> {
-        if self.store.is_away() {
+        if self.store.handle.is_away() {
             return Err(SlotError::Away);
         }
         let mut here = SmallVec::new();
@@ -289,7 +289,7 @@ impl<'r> StoreClaim<'r> {
             let slot = store.take_uncounted(&need.key, need.rule.limit, now);
             here.push(slot.map_err(|_| SlotError::Full(which))?);
         }
-        match self.store.take(&self.claim, now).await {
+        match self.store.slots.take(&self.claim, now).await {
             Ok(Ok(there)) => Ok(AcquiredSlots { here, there }),
             Ok(Err(which)) => Err(SlotError::Full(which.min(self.needs.len() - 1))),
             Err(_) => Err(SlotError::Away),
@@ -301,10 +301,10 @@ impl<'r> StoreClaim<'r> {
         let mut here = SmallVec::new();
         for (which, need) in self.needs.iter().enumerate() {
             let (slots, now) = (&need.rule.zone.store, clock.now());
-            let slot = match (self.store.on_outage(), need.queue) {
+            let slot = match (self.store.handle.on_outage, need.queue) {
                 (OnOutage::Allow, _) => slots.take(&need.key, u32::MAX, now),
                 (OnOutage::Local, queue) => {
-                    let limit = self.store.part_of_places(need.rule.limit);
+                    let limit = self.store.slots.share_of(need.rule.limit);
                     match queue {
                         Some(queue) => {
                             let _gauge = QueueGauge::new(&need.rule.zone);
@@ -320,7 +320,7 @@ impl<'r> StoreClaim<'r> {
             };
             here.push(slot.map_err(|_| which)?);
         }
-        let there = self.store.hold_anyway(&self.claim);
+        let there = self.store.slots.hold_anyway(&self.claim);
         Ok(AcquiredSlots { here, there })
     }
 

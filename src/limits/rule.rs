@@ -687,13 +687,13 @@ impl LateCharge {
         let (zone, key) = (&rule.zone, &self.rule_key.key);
         let debit = |cost: Cost| zone.store.debit(key, now, cost, spec);
         match &zone.shared {
-            Some(store) if store.is_away() => {
-                let share = store.alone(cost, spec);
+            Some(store) if store.handle.is_away() => {
+                let share = store.handle.alone(cost, spec);
                 debit(share.needs);
                 debit(share.owes);
                 let store_zone = &zone.store;
-                store.owe(OutageCharge::new(
-                    store,
+                store.charges.add(OutageCharge::new(
+                    &store.handle,
                     store_zone,
                     key,
                     &self.bytes,
@@ -706,7 +706,14 @@ impl LateCharge {
                 debit(cost);
                 let mut request = StoreRequest::default();
                 let name = &zone.name.plain;
-                request.add(store, name, &self.bytes, spec, cost, zone.count_refused);
+                request.add(
+                    &store.handle,
+                    name,
+                    &self.bytes,
+                    spec,
+                    cost,
+                    zone.count_refused,
+                );
                 store.charge_later(request);
             }
             None => debit(cost),

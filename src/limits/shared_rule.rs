@@ -232,7 +232,7 @@ impl<'r> SharedDecision<'r> {
                 request.has_left(pending.known_remaining(store, now));
             }
         }
-        let mut verdicts = match store.ask(request, now).await {
+        let mut verdicts = match request.send(&store.handle, now).await {
             Ok(verdicts) => Some(verdicts.into_iter()),
             Err(unanswered) => {
                 self.unanswered.push((Arc::clone(store), unanswered));
@@ -327,7 +327,7 @@ impl<'r> SharedDecision<'r> {
                 }
             }
             if charged {
-                store.give_back(&request, now).await;
+                request.refund(&store.handle, now).await;
             }
         }
     }
@@ -351,7 +351,14 @@ impl<'r> PendingRule<'r> {
     fn add_to(&self, store: &SharedStore, request: &mut StoreRequest) {
         let (zone, name) = (&self.rule.zone, &self.rule.zone.name.plain);
         let refused = zone.count_refused;
-        request.add(store, name, &self.bytes, &self.spec, self.cost, refused);
+        request.add(
+            &store.handle,
+            name,
+            &self.bytes,
+            &self.spec,
+            self.cost,
+            refused,
+        );
         request.may_wait(self.rule.action.max_wait);
         request.may_be_punished(self.rule.action.penalty.is_some());
     }
@@ -365,7 +372,7 @@ impl<'r> PendingRule<'r> {
         let zone = &self.rule.zone.store;
         let key_status = zone.key_status(&self.rule_key.key, now, &self.spec)?;
         // What passed on credit is about to be charged.
-        let credit = match store.mode() {
+        let credit = match store.handle.mode {
             StoreMode::Exact => 0,
             StoreMode::Leased => 1,
         };
@@ -399,7 +406,8 @@ impl<'r> PendingRule<'r> {
             return None;
         };
         let (zone, key) = (&self.rule.zone.store, &self.rule_key.key);
-        let charge = OutageCharge::new(store, zone, key, &self.bytes, &self.spec, self.cost);
+        let charge =
+            OutageCharge::new(&store.handle, zone, key, &self.bytes, &self.spec, self.cost);
         Some(charge)
     }
 
@@ -407,7 +415,10 @@ impl<'r> PendingRule<'r> {
     /// does without; nor where requests wait in the queue that all gateways share.
     fn leases(&self) -> Option<&'r Arc<ZoneLeases>> {
         let zone = &self.rule.zone;
-        let away = zone.shared.as_ref().is_some_and(|store| store.is_away());
+        let away = zone
+            .shared
+            .as_ref()
+            .is_some_and(|store| store.handle.is_away());
         let waits = self.rule.action.max_wait.is_some();
         zone.leases.as_ref().filter(|_| !away && !waits)
     }
@@ -440,9 +451,9 @@ impl<'r> PendingRule<'r> {
 
     /// Decides while the store is away.
     fn decide_without_store(&mut self, store: &SharedStore, now: Millis) {
-        match store.on_outage() {
+        match store.handle.on_outage {
             OnOutage::Local => {
-                let share = store.alone(self.cost, &self.spec);
+                let share = store.handle.alone(self.cost, &self.spec);
                 self.charge(now, share);
             }
             OnOutage::Allow => self.result = RuleResult::Known(Verdict::Pass { excess: Excess(0) }),

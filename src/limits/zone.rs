@@ -193,9 +193,9 @@ impl ReqZone {
         let leases = shared.as_ref().filter(|_| can_hold).map(|store| {
             let size = zone.size / LEASES;
             let old = old.and_then(|old| old.leases.as_ref());
-            match old.filter(|old| old.fits(size, store, verdicts)) {
+            match old.filter(|old| old.fits(size, &store.leases, verdicts)) {
                 Some(old) => Arc::clone(old),
-                None => ZoneLeases::new(&zone.name, size, store, verdicts),
+                None => ZoneLeases::new(&zone.name, size, &store.leases, verdicts),
             }
         });
         let own_penalties = punishes.then(|| match old.and_then(|old| old.penalties.as_ref()) {

@@ -19,12 +19,12 @@ pub use self::key::{Key, fix_secret};
 pub use self::penalties::Penalties;
 pub use self::rate_zone::{RateZone, Receipt, StoreVerdict};
 pub use self::redis::conn_slots::{SharedSlotGuard, SharedSlotWaiter, SlotClaim};
-pub use self::redis::fleet::{CostShare, FleetMember};
-pub use self::redis::lease::{LeaseHoldings, LeaseVerdict, Verdicts, ZoneLeases};
+pub use self::redis::connection::Error;
+pub use self::redis::fleet::{CostShare, FleetMember, LeaseHoldings};
+pub use self::redis::handle::{StoreDown, StoreHandle, StoreOutage};
+pub use self::redis::lease::{LeaseVerdict, Verdicts, ZoneLeases};
 pub use self::redis::outage::OutageCharge;
 pub use self::redis::request::{LocalDecision, StoreRequest};
-pub use self::redis::{
-    Error, ForgetKeys, ResetError, SharedStore, StoreDown, StoreOutage, StoreStatus,
-};
+pub use self::redis::{ForgetKeys, ResetError, SharedStore, StoreStatus};
 pub use self::table::{BYTES_PER_KEY, ZoneCounts};
 pub use self::top_keys::{KeyRates, TopKey, TopKeys, sampling_weight};

@@ -1,43 +1,34 @@
-//! What goes on beside the requests: connections are kept, gateways say that they are there, and a store that is away
-//! is asked now and then whether it is back.
-//!
-//! What is said to a store beside the requests: each event loop has a task that says what its requests left behind.
-//!
-//! What is said to a store when a request is over, without anybody waiting for it: what it turned out to cost, and that its key has
-//! to stay out for a while.
+//! The background tasks of a store: each event loop keeps its connection and sends what its requests left behind, and one task of the
+//! process reports to the store and probes it while it is away.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use redis::RedisError;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::connection::{LateShare, RecoveryProbes, RedisConnection};
-use super::lease::LeaseHoldings;
-use super::request::{StoreRequest, tell};
-use super::{SharedStore, StoreOutage, connection, in_words};
+use super::SharedStore;
+use super::connection::{self, LateShare, RecoveryProbes, RedisConnection};
+use super::fleet::LeaseHoldings;
+use super::handle::in_words;
 use crate::clock::{Clock, Millis};
-use crate::config::plan::OnOutage;
 
 impl SharedStore {
     /// Connects this thread.
     pub async fn connect(&self, clock: &Clock) {
-        let epoch = self.epoch();
-        match timed(CONNECTED, self.connector.connect()).await {
-            Ok(link) => connection::set(self.id, epoch, link),
-            Err(why) => self.give_up(clock.now(), why),
+        let epoch = self.handle.epoch();
+        match timed(CONNECTED, self.handle.connector.connect()).await {
+            Ok(link) => connection::set(self.handle.id, epoch, link),
+            Err(why) => self.handle.give_up(clock.now(), why),
         }
     }
 
     /// Keeps this thread connected, for as long as it is polled.
     pub async fn tend(self: Arc<Self>, clock: Clock) {
-        let mut revived = self.revived.subscribe();
-        let lost = connection::lost(self.id);
+        let mut revived = self.handle.revived.subscribe();
+        let lost = connection::lost(self.handle.id);
         loop {
             tokio::select! {
                 () = lost.notified() => {}
@@ -46,13 +37,13 @@ impl SharedStore {
                     if self.is_alive().await {
                         continue;
                     }
-                    connection::lose(self.id);
+                    connection::lose(self.handle.id);
                 }
             }
             // Not all loops of all gateways at the same moment.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(0..20))).await;
             // While it is away, one probe does for all threads.
-            if !self.breaker.is_open() {
+            if !self.handle.breaker.is_open() {
                 self.connect(&clock).await;
             }
         }
@@ -60,12 +51,36 @@ impl SharedStore {
 
     /// Closes this thread's connection.
     pub fn part(&self) {
-        connection::part(self.id);
+        connection::part(self.handle.id);
     }
 
     /// What is done once for the whole process.
     pub async fn watch(self: Arc<Self>, clock: Clock) {
-        tokio::join!(self.report(&clock), self.keep(&clock), self.book(&clock));
+        tokio::join!(
+            self.report(&clock),
+            self.leases.run(&clock),
+            self.charges.send_always(&self.handle, &clock)
+        );
+    }
+
+    /// Gives back the places that requests of this thread let go of, charges what they turned out to cost, waits for answers
+    /// that they did not wait for, and speaks for places that are held for long; for as long as it is polled.
+    pub async fn follow_up(self: Arc<Self>, clock: Clock) {
+        let pending = connection::pending(self.handle.id);
+        let mut beat = tokio::time::interval(SLOTS_INTERVAL);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // What is said is not waited for: what comes next would wait for what came before.
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = pending.notified() => {}
+                _ = beat.tick() => self.slots.renew(clock.now(), &mut tasks),
+                Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
+            }
+            self.slots.release(clock.now(), &mut tasks);
+            self.deferred.send(&self.handle, clock.now(), &mut tasks);
+            self.late.wait(&mut tasks);
+        }
     }
 
     /// Reports to the store that this gateway is there, and probes it while it is away.
@@ -76,31 +91,33 @@ impl SharedStore {
         let mut probe_at: Option<Millis> = None;
         let mut lateness = LateShare::default();
         loop {
-            let (asked, late) = (&self.asked, &self.late);
+            let (asked, late) = (&self.handle.asked, &self.handle.late);
             let (asked, late) = (asked.load(Ordering::Relaxed), late.load(Ordering::Relaxed));
             if let Some(percent) = lateness.look(clock.now(), asked, late) {
-                self.note_lateness(percent);
+                self.handle.note_lateness(percent);
             }
             let probes = probe_at.is_some_and(|at| clock.now() >= at);
             let reported = self.report_once(&mut reports, probes, clock).await;
             let now = clock.now();
-            self.in_reach.store(reported.is_ok(), Ordering::Relaxed);
+            self.handle
+                .in_reach
+                .store(reported.is_ok(), Ordering::Relaxed);
             let mut pause = REPORT_INTERVAL;
             match reported {
                 Ok(in_time) => {
-                    if probes && recovery.answered(now, in_time) && self.breaker.recover() {
-                        self.note_recovery(now);
+                    if probes && recovery.answered(now, in_time) && self.handle.breaker.recover() {
+                        self.handle.note_recovery(now);
                         probe_at = None;
                     }
                 }
                 Err(why) => {
                     reports = Reports::default();
                     recovery.missed();
-                    self.give_up(now, why);
+                    self.handle.give_up(now, why);
                     pause = Duration::MAX;
                 }
             }
-            if self.breaker.is_open() {
+            if self.handle.breaker.is_open() {
                 if probe_at.is_none() {
                     recovery.begin(now);
                 }
@@ -121,19 +138,30 @@ impl SharedStore {
     /// Tells the others that this gateway is gone.
     pub async fn leave(&self, clock: &Clock) {
         let leaving = async {
-            let mut link = self.connector.connect().await?;
-            self.give_all_back(&link, clock).await;
-            if let Err(why) = self.book_all(&mut link, clock.now()).await {
-                tracing::debug!(store = &*self.name, why, "could not charge what passed");
+            let mut link = self.handle.connector.connect().await?;
+            self.leases.return_all(&link, clock).await;
+            if let Err(why) = self
+                .charges
+                .send_all(&self.handle, &mut link, clock.now())
+                .await
+            {
+                tracing::debug!(
+                    store = &*self.handle.name,
+                    why,
+                    "could not charge what passed"
+                );
             }
-            self.clear_places(&mut link).await;
-            self.clear_owed(&mut link).await;
-            self.lists.goodbye(&mut link, &self.gateway).await
+            self.slots.release_all(&mut link).await;
+            self.deferred.send_last(&mut link).await;
+            self.handle
+                .lists
+                .goodbye(&mut link, &self.handle.gateway)
+                .await
         };
-        if !self.breaker.is_open()
+        if !self.handle.breaker.is_open()
             && let Err(why) = timed(GOODBYE, leaving).await
         {
-            tracing::debug!(store = &*self.name, why, "could not say goodbye");
+            tracing::debug!(store = &*self.handle.name, why, "could not say goodbye");
         }
     }
 
@@ -146,85 +174,55 @@ impl SharedStore {
     ) -> Result<bool, String> {
         let link = match &mut reports.connection {
             Some(link) => link,
-            empty => empty.insert(timed(CONNECTED, self.connector.connect()).await?),
+            empty => empty.insert(timed(CONNECTED, self.handle.connector.connect()).await?),
         };
         let now = clock.now();
         let lists = probes
             || reports
                 .listed
                 .is_none_or(|at| now.since(at) >= LIST_INTERVAL);
-        let held = lists.then(|| LeaseHoldings::write(&self.desk.held()));
+        let held = lists.then(|| LeaseHoldings::write(&self.leases.held()));
         if lists {
             // Taught and warm before it is measured.
             timed(PROBE_TIMEOUT, link.all_there()).await?;
             reports.listed = Some(now);
         }
         let report = async |link: &mut RedisConnection| {
-            let report = self
-                .lists
-                .report(link, &self.gateway, &self.fleet, held.as_deref());
+            let report = self.handle.lists.report(
+                link,
+                &self.handle.gateway,
+                &self.handle.fleet,
+                held.as_deref(),
+            );
             timed(PROBE_TIMEOUT, report).await
         };
         let reply = report(link).await?;
-        let change = self.fleet.hear(reply, clock.now());
+        let change = self.handle.fleet.hear(reply, clock.now());
         self.forget_here(&change.forgotten);
         if change.lost {
-            tracing::warn!("store \"{}\" has lost its memory", self.name);
+            tracing::warn!("store \"{}\" has lost its memory", self.handle.name);
             // What was leased there is not charged any more.
-            self.desk.lose_leases();
+            self.leases.lose_leases();
         }
         if !probes {
             return Ok(true);
         }
-        self.book_all(link, clock.now()).await?;
+        self.charges
+            .send_all(&self.handle, link, clock.now())
+            .await?;
         let asked = tokio::time::Instant::now();
         report(link).await?;
-        Ok(asked.elapsed() <= self.timeout)
+        Ok(asked.elapsed() <= self.handle.timeout)
     }
 
     async fn is_alive(&self) -> bool {
-        match connection::link(self.id, self.epoch()) {
+        match connection::link(self.handle.id, self.handle.epoch()) {
             Some(mut link) => timed(PROBE_TIMEOUT, link.send(&redis::cmd("PING")))
                 .await
                 .is_ok(),
             // Whoever lost it has said so.
             None => true,
         }
-    }
-
-    pub(super) fn give_up(&self, now: Millis, why: String) {
-        if self.breaker.fail() {
-            self.note_outage(now, why);
-        }
-    }
-
-    pub(super) fn note_outage(&self, now: Millis, why: String) {
-        let meanwhile = match self.on_outage {
-            OnOutage::Allow => "all requests pass its zones".to_owned(),
-            OnOutage::Local => match self.fleet_size() {
-                1 => "its zones are counted by this gateway alone".to_owned(),
-                many => format!("its zones are counted by each gateway with 1/{many} of the rate"),
-            },
-            OnOutage::Refuse => "its zones refuse all requests".to_owned(),
-        };
-        tracing::warn!("store \"{}\" is away, {why}: {meanwhile}", self.name);
-        *self.outage.lock() = Some(StoreOutage { since: now, why });
-    }
-
-    fn note_lateness(&self, percent: u64) {
-        tracing::warn!(
-            "store \"{}\" answers too late: {percent} % of the decisions of the last minute took longer than its timeout of \
-             {:?}, and were made without it; a longer timeout may suit it better",
-            self.name,
-            self.timeout,
-        );
-    }
-
-    fn note_recovery(&self, now: Millis) {
-        let outage = self.outage.lock().take();
-        let lasted = outage.map_or(Duration::ZERO, |outage| now.since(outage.since));
-        tracing::info!("store \"{}\" is back after {lasted:?}", self.name);
-        self.revived.send_modify(|times| *times += 1);
     }
 }
 
@@ -270,160 +268,5 @@ const LIST_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a connection is tried that may have nothing to do.
 const IDLE: Duration = Duration::from_secs(10);
 
-impl SharedStore {
-    /// Gives back the places that requests of this thread let go of, charges what they turned out to cost, waits for answers
-    /// that they did not wait for, and speaks for places that are held for long; for as long as it is polled.
-    pub async fn follow_up(self: Arc<Self>, clock: Clock) {
-        let left = left(self.id);
-        let mut beat = tokio::time::interval(SLOTS_INTERVAL);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // What is said is not waited for: what comes next would wait for what came before.
-        let mut saying = JoinSet::new();
-        loop {
-            tokio::select! {
-                () = left.notified() => {}
-                _ = beat.tick() => self.renew_places(clock.now(), &mut saying),
-                Some(_) = saying.join_next(), if !saying.is_empty() => continue,
-            }
-            self.give_places_back(clock.now(), &mut saying);
-            self.send_owed(clock.now(), &mut saying);
-            self.wait_for_late(&mut saying);
-        }
-    }
-}
-
-/// Tells this thread's task that a request left something behind.
-pub(super) fn wake(store: u64) {
-    // At the very end of a thread there is nobody left to tell.
-    let _gone = LEFT.try_with(|all| notify(&mut all.borrow_mut(), store).notify_one());
-}
-
-/// What tells that something was left behind on this thread.
-fn left(store: u64) -> Arc<Notify> {
-    LEFT.with_borrow_mut(|all| Arc::clone(notify(all, store)))
-}
-
-fn notify(all: &mut Vec<(u64, Arc<Notify>)>, store: u64) -> &Arc<Notify> {
-    let index = all.iter().position(|(known, _)| *known == store);
-    let index = index.unwrap_or_else(|| {
-        all.push((store, Arc::default()));
-        all.len() - 1
-    });
-    &all[index].1
-}
-
-thread_local! {
-    static LEFT: RefCell<Vec<(u64, Arc<Notify>)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// How often it is looked which places have to be spoken for.
+/// How often it is checked which slots have to be renewed.
 const SLOTS_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What is still to be said.
-#[derive(Debug, Default)]
-pub(super) struct DeferredCharges {
-    owed: Mutex<Vec<StoreRequest>>,
-    /// Keys that have to stay out, each until a moment.
-    sentences: Mutex<Vec<(StoreRequest, Millis)>>,
-}
-
-impl SharedStore {
-    /// Charges an inquiry that was let in before its cost was known, whatever is left.
-    pub fn charge_later(&self, inquiry: StoreRequest) {
-        let mut owed = self.later.owed.lock();
-        if owed.len() < MOST {
-            owed.push(inquiry);
-        } else {
-            self.missed.fetch_add(1, Ordering::Relaxed);
-        }
-        drop(owed);
-        wake(self.id);
-    }
-
-    /// Lets the other gateways know that the keys of an inquiry have to stay out for so long.
-    pub fn punish_later(&self, inquiry: StoreRequest, now: Millis, term: Duration) {
-        let mut sentences = self.later.sentences.lock();
-        if sentences.len() < MOST {
-            sentences.push((inquiry, now.after(term)));
-        }
-        drop(sentences);
-        wake(self.id);
-    }
-
-    /// Sends what is to be said.
-    pub(super) fn send_owed(self: &Arc<Self>, now: Millis, sending: &mut JoinSet<()>) {
-        // Without a connection it stays owed until there is one again.
-        let Ok(link) = self.link() else { return };
-        for (mut inquiry, until) in std::mem::take(&mut *self.later.sentences.lock()) {
-            if until > now {
-                inquiry.may_wait(Some(until.since(now)));
-                self.send_later(&link, PUNISH, inquiry, now, sending);
-            }
-        }
-        for inquiry in self.owed() {
-            self.send_later(&link, DEBIT, inquiry, now, sending);
-        }
-    }
-
-    fn send_later(
-        self: &Arc<Self>,
-        link: &RedisConnection,
-        act: &'static str,
-        inquiry: StoreRequest,
-        now: Millis,
-        sending: &mut JoinSet<()>,
-    ) {
-        let (mut link, store) = (link.clone(), Arc::clone(self));
-        sending.spawn(async move {
-            let telling = tell(&mut link, act, &inquiry.questions);
-            if let Ok(Err(error)) = tokio::time::timeout(CHARGE_TIMEOUT, telling).await {
-                store.failed(&error, now);
-            }
-        });
-    }
-
-    /// Sends what is left of it, for a gateway that is going.
-    pub(super) async fn clear_owed(&self, link: &mut RedisConnection) {
-        for inquiry in self.owed() {
-            if tell(link, DEBIT, &inquiry.questions).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    fn owed(&self) -> Vec<StoreRequest> {
-        std::mem::take(&mut *self.later.owed.lock())
-    }
-}
-
-const DEBIT: &str = "debit";
-
-const PUNISH: &str = "punish";
-
-/// More than this is not kept for a server that is slow to hear.
-const MOST: usize = 10_000;
-
-/// How long a server may take to hear.
-const CHARGE_TIMEOUT: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-
-    use super::*;
-
-    async fn is_woken(task: &Notify) -> bool {
-        let woken = tokio::time::timeout(Duration::ZERO, task.notified());
-        woken.await.is_ok()
-    }
-
-    #[tokio::test]
-    async fn what_is_left_behind_wakes_the_task_of_its_own_store() {
-        let (one, two) = (left(1), left(2));
-        wake(2);
-        assert!(is_woken(&two).await);
-        assert!(!is_woken(&one).await);
-        wake(1);
-        assert!(is_woken(&one).await);
-        assert!(!is_woken(&two).await, "it was told once");
-    }
-}

@@ -29,14 +29,15 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
-use super::connection::RedisConnection;
-use super::script::{CLOCK, LuaScript};
-use super::{SharedStore, StoreDown, background, script};
+use super::connection::{self, RedisConnection};
+use super::handle::{StoreDown, StoreHandle};
+use super::script::{self, CLOCK, LuaScript};
 use crate::clock::Millis;
 
 /// The places of a store as this gateway knows them.
-#[derive(Debug, Default)]
-pub(super) struct SharedSlots {
+#[derive(Debug)]
+pub struct SharedSlots {
+    store: Arc<StoreHandle>,
     ledger: Mutex<SlotLedger>,
     lines: SlotQueues,
 }
@@ -59,7 +60,7 @@ struct SlotWant {
 #[derive(Debug)]
 #[must_use = "places that are not held are given back"]
 pub struct SharedSlotGuard {
-    store: Arc<SharedStore>,
+    slots: Arc<SharedSlots>,
     id: u64,
 }
 
@@ -75,7 +76,15 @@ impl SlotClaim {
     }
 }
 
-impl SharedStore {
+impl SharedSlots {
+    pub(super) fn new(store: &Arc<StoreHandle>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            ledger: Mutex::default(),
+            lines: SlotQueues::default(),
+        }
+    }
+
     /// Takes all places of a claim, or says which of them is not to be had.
     ///
     /// # Errors
@@ -85,13 +94,18 @@ impl SharedStore {
         claim: &Arc<SlotClaim>,
         now: Millis,
     ) -> Result<Result<SharedSlotGuard, usize>, StoreDown> {
-        let mut link = self.link()?;
+        let mut link = self.store.link()?;
         // From here on it is given back, whatever becomes of the question and of who asks.
         let lease = self.hold(claim, now);
         let asking = self.question(claim, lease.id, &mut link);
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.store.asked.fetch_add(1, Ordering::Relaxed);
         Ok(
-            match self.in_time(asking, now).await.map_err(|_| StoreDown)? {
+            match self
+                .store
+                .in_time(asking, now)
+                .await
+                .map_err(|_| StoreDown)?
+            {
                 None => Ok(lease),
                 Some(full) => {
                     if !link.is_cluster() {
@@ -110,20 +124,20 @@ impl SharedStore {
 
     /// How many requests of this gateway hold places in it.
     #[must_use]
-    pub fn places(&self) -> usize {
-        self.places.ledger.lock().held()
+    pub fn held(&self) -> usize {
+        self.ledger.lock().held()
     }
 
     /// What one of so many gateways holds a key to while it counts alone.
     #[must_use]
-    pub fn part_of_places(&self, limit: u32) -> u32 {
-        (limit / self.fleet_size().max(1)).max(1)
+    pub fn share_of(&self, limit: u32) -> u32 {
+        (limit / self.store.fleet.size().max(1)).max(1)
     }
 
     fn hold(self: &Arc<Self>, claim: &Arc<SlotClaim>, now: Millis) -> SharedSlotGuard {
-        let id = self.places.ledger.lock().hold(claim, now);
-        let store = Arc::clone(self);
-        SharedSlotGuard { store, id }
+        let id = self.ledger.lock().hold(claim, now);
+        let slots = Arc::clone(self);
+        SharedSlotGuard { slots, id }
     }
 
     /// Asks where the sets are: at one server for all at once, in a cluster one by one.
@@ -138,7 +152,7 @@ impl SharedStore {
             false => claim.wants.len().max(1),
         };
         for (index, together) in claim.wants.chunks(size).enumerate() {
-            let gone = self.places.ledger.lock().leaving(together);
+            let gone = self.ledger.lock().leaving(together);
             let write = |command: &mut Cmd| {
                 command.arg(together.len());
                 for want in together {
@@ -170,56 +184,19 @@ impl SharedStore {
 
     /// What a place of this gateway is called.
     fn place(&self, id: u64) -> String {
-        format!("{}:{id:x}", self.gateway)
+        format!("{}:{id:x}", self.store.gateway)
     }
-}
 
-impl SharedSlotGuard {
-    /// The store has not given it.
-    fn was_never(self) {
-        self.store.places.ledger.lock().forget(self.id);
-    }
-}
-
-impl Drop for SharedSlotGuard {
-    fn drop(&mut self) {
-        if self.store.places.ledger.lock().give(self.id) {
-            background::wake(self.store.id);
-        }
-    }
-}
-
-static TAKE: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::of(CLOCK, &[include_str!("places/take.lua")]));
-
-static KEEP: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::of(CLOCK, &[include_str!("places/keep.lua")]));
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// After so long without a word of its gateway a place is free.
-const LEASE: Duration = Duration::from_secs(8);
-
-/// What is said of a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SlotUpdate {
-    GivenBack,
-    Held,
-}
-
-impl SharedStore {
     /// Says which places were given back.
-    pub(super) fn give_places_back(self: &Arc<Self>, now: Millis, saying: &mut JoinSet<()>) {
-        let given = self.places.ledger.lock().given();
+    pub(super) fn release(self: &Arc<Self>, now: Millis, saying: &mut JoinSet<()>) {
+        let given = self.ledger.lock().given();
         self.say(SlotUpdate::GivenBack, given, now, saying);
     }
 
     /// Speaks for those that are held and were not spoken of for long, or, to a store that may have forgotten them, for all.
-    pub(super) fn renew_places(self: &Arc<Self>, now: Millis, saying: &mut JoinSet<()>) {
-        let mut ledger = self.places.ledger.lock();
-        if !ledger.is_time(now, self.epoch()) {
+    pub(super) fn renew(self: &Arc<Self>, now: Millis, saying: &mut JoinSet<()>) {
+        let mut ledger = self.ledger.lock();
+        if !ledger.is_time(now, self.store.epoch()) {
             return;
         }
         let due = ledger.due(now, RENEW);
@@ -228,8 +205,8 @@ impl SharedStore {
     }
 
     /// Gives everything back, for a gateway that is going.
-    pub(super) async fn clear_places(&self, link: &mut RedisConnection) {
-        let all = self.places.ledger.lock().all();
+    pub(super) async fn release_all(&self, link: &mut RedisConnection) {
+        let all = self.ledger.lock().all();
         for parcel in parcels(link, &all) {
             if self
                 .utter(SlotUpdate::GivenBack, parcel, link)
@@ -251,22 +228,22 @@ impl SharedStore {
         if places.is_empty() {
             return;
         }
-        let Ok(link) = self.link() else {
+        let Ok(link) = self.store.link() else {
             return self.said(word, &places, false);
         };
         for parcel in parcels(&link, &places) {
-            let (store, mut link, parcel) = (Arc::clone(self), link.clone(), parcel.to_vec());
+            let (slots, mut link, parcel) = (Arc::clone(self), link.clone(), parcel.to_vec());
             saying.spawn(async move {
-                let uttered = tokio::time::timeout(HEARD, store.utter(word, &parcel, &mut link));
+                let uttered = tokio::time::timeout(HEARD, slots.utter(word, &parcel, &mut link));
                 let heard = match uttered.await {
                     Ok(Ok(())) => true,
                     Ok(Err(error)) => {
-                        store.failed(&error, now);
+                        slots.store.failed(&error, now);
                         false
                     }
                     Err(_) => false,
                 };
-                store.said(word, &parcel, heard);
+                slots.said(word, &parcel, heard);
             });
         }
     }
@@ -276,11 +253,11 @@ impl SharedStore {
         match word {
             // Unheard, a place is free when its time is over.
             SlotUpdate::GivenBack => {
-                self.places.ledger.lock().gone(places);
-                self.places.lines.wake(places);
+                self.ledger.lock().gone(places);
+                self.lines.wake(places);
             }
             SlotUpdate::Held if heard => {}
-            SlotUpdate::Held => self.places.ledger.lock().not_told(places),
+            SlotUpdate::Held => self.ledger.lock().not_told(places),
         }
     }
 
@@ -306,6 +283,76 @@ impl SharedStore {
         };
         KEEP.perform(link, write).await.map(drop)
     }
+
+    /// Joins the line for one of the places of a claim, unless `longest` stand in it.
+    pub fn join_line(
+        &self,
+        claim: &SlotClaim,
+        which: usize,
+        longest: u32,
+    ) -> Option<SharedSlotWaiter<'_>> {
+        let set = &claim.wants.get(which)?.name;
+        let lines = &self.lines;
+        let mut all = lines.lines.lock();
+        if all.get(set).map_or(0, |line| line.key_status) >= longest {
+            return None;
+        }
+        let line = all.entry(Arc::clone(set)).or_insert_with(|| SlotQueue {
+            key_status: 0,
+            front: Arc::new(QueueHead {
+                turn: Semaphore::new(1),
+                freed: Notify::new(),
+            }),
+        });
+        line.key_status += 1;
+        Some(SharedSlotWaiter {
+            lines,
+            set: Arc::clone(set),
+            front: Arc::clone(&line.front),
+        })
+    }
+
+    /// Whether somebody stands in line for this one of a claim's places: who comes later waits behind.
+    #[must_use]
+    pub fn has_line(&self, claim: &SlotClaim, which: usize) -> bool {
+        let set = claim.wants.get(which).map(|want| &want.name);
+        set.is_some_and(|set| self.lines.lines.lock().contains_key(set))
+    }
+}
+
+impl SharedSlotGuard {
+    /// The store has not given it.
+    fn was_never(self) {
+        self.slots.ledger.lock().forget(self.id);
+    }
+}
+
+impl Drop for SharedSlotGuard {
+    fn drop(&mut self) {
+        if self.slots.ledger.lock().give(self.id) {
+            connection::wake(self.slots.store.id);
+        }
+    }
+}
+
+static TAKE: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::of(CLOCK, &[include_str!("places/take.lua")]));
+
+static KEEP: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::of(CLOCK, &[include_str!("places/keep.lua")]));
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// After so long without a word of its gateway a place is free.
+const LEASE: Duration = Duration::from_secs(8);
+
+/// What is said of a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SlotUpdate {
+    GivenBack,
+    Held,
 }
 
 /// What is said at once: in a cluster every set may lie elsewhere.
@@ -492,43 +539,6 @@ pub struct SharedSlotWaiter<'s> {
     lines: &'s SlotQueues,
     set: Arc<[u8]>,
     front: Arc<QueueHead>,
-}
-
-impl SharedStore {
-    /// Joins the line for one of the places of a claim, unless `longest` stand in it.
-    pub fn join_line(
-        &self,
-        claim: &SlotClaim,
-        which: usize,
-        longest: u32,
-    ) -> Option<SharedSlotWaiter<'_>> {
-        let set = &claim.wants.get(which)?.name;
-        let lines = &self.places.lines;
-        let mut all = lines.lines.lock();
-        if all.get(set).map_or(0, |line| line.key_status) >= longest {
-            return None;
-        }
-        let line = all.entry(Arc::clone(set)).or_insert_with(|| SlotQueue {
-            key_status: 0,
-            front: Arc::new(QueueHead {
-                turn: Semaphore::new(1),
-                freed: Notify::new(),
-            }),
-        });
-        line.key_status += 1;
-        Some(SharedSlotWaiter {
-            lines,
-            set: Arc::clone(set),
-            front: Arc::clone(&line.front),
-        })
-    }
-
-    /// Whether somebody stands in line for this one of a claim's places: who comes later waits behind.
-    #[must_use]
-    pub fn has_line(&self, claim: &SlotClaim, which: usize) -> bool {
-        let set = claim.wants.get(which).map(|want| &want.name);
-        set.is_some_and(|set| self.places.lines.lines.lock().contains_key(set))
-    }
 }
 
 impl SlotQueues {

@@ -13,6 +13,7 @@
 //! Notices that many answers of a store come too late, so that its operator can be told once.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -29,9 +30,31 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use super::Error;
 use crate::clock::Millis;
 use crate::config::plan::{Login, Store, StoreTls, StoreTopology, TlsFile, UpstreamAddress};
+
+/// Why a store cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file of its TLS settings cannot be read.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Its settings contradict each other, or what stands in a file is no certificate.
+    #[error("the store \"{store}\" cannot be used")]
+    Store {
+        /// Its name.
+        store: Box<str>,
+        /// Why.
+        #[source]
+        source: RedisError,
+    },
+}
 
 /// Makes connections.
 pub(super) enum RedisConnector {
@@ -269,65 +292,84 @@ struct LoopConnection {
     /// after it.
     epoch: u64,
     lost: Arc<Notify>,
+    /// Wakes the task that sends what requests of this thread left behind.
+    pending: Arc<Notify>,
 }
 
 /// This thread's link to a store, if there is a sound one.
 pub(super) fn link(store: u64, epoch: u64) -> Option<RedisConnection> {
-    LANES.with_borrow(|lanes| {
-        let lane = lanes.iter().find(|lane| lane.store == store)?;
-        lane.link.clone().filter(|_| lane.epoch == epoch)
+    LOOPS.with_borrow(|loops| {
+        let own = loops.iter().find(|own| own.store == store)?;
+        own.link.clone().filter(|_| own.epoch == epoch)
     })
 }
 
 /// This thread has a new one.
 pub(super) fn set(store: u64, epoch: u64, link: RedisConnection) {
-    with(store, |lane| {
-        lane.link = Some(link);
-        lane.epoch = epoch;
+    with(store, |own| {
+        own.link = Some(link);
+        own.epoch = epoch;
     });
 }
 
 /// What this thread had is broken; whoever tends it is told.
 pub(super) fn lose(store: u64) {
-    with(store, |lane| {
-        if lane.link.take().is_some() {
-            lane.lost.notify_one();
+    with(store, |own| {
+        if own.link.take().is_some() {
+            own.lost.notify_one();
         }
     });
 }
 
 /// What tells that this thread's link is lost.
 pub(super) fn lost(store: u64) -> Arc<Notify> {
-    with(store, |lane| Arc::clone(&lane.lost))
+    with(store, |own| Arc::clone(&own.lost))
+}
+
+/// Wakes this thread's task that sends what requests left behind.
+pub(super) fn wake(store: u64) {
+    // While a thread ends, its task has ended before.
+    let _gone = LOOPS.try_with(|loops| {
+        let loops = loops.borrow();
+        if let Some(own) = loops.iter().find(|own| own.store == store) {
+            own.pending.notify_one();
+        }
+    });
+}
+
+/// What wakes this thread's task that sends what requests left behind.
+pub(super) fn pending(store: u64) -> Arc<Notify> {
+    with(store, |own| Arc::clone(&own.pending))
 }
 
 /// This thread has nothing more to do with it.
 pub(super) fn part(store: u64) {
     // Dropped after the borrow: closing a connection runs code that is not ours.
-    let _gone = LANES.with_borrow_mut(|lanes| {
-        let index = lanes.iter().position(|lane| lane.store == store)?;
-        Some(lanes.swap_remove(index))
+    let _gone = LOOPS.with_borrow_mut(|loops| {
+        let index = loops.iter().position(|own| own.store == store)?;
+        Some(loops.swap_remove(index))
     });
 }
 
 fn with<T>(store: u64, act: impl FnOnce(&mut LoopConnection) -> T) -> T {
-    LANES.with_borrow_mut(|lanes| {
-        let index = lanes.iter().position(|lane| lane.store == store);
+    LOOPS.with_borrow_mut(|loops| {
+        let index = loops.iter().position(|own| own.store == store);
         let index = index.unwrap_or_else(|| {
-            lanes.push(LoopConnection {
+            loops.push(LoopConnection {
                 store,
                 link: None,
                 epoch: 0,
                 lost: Arc::default(),
+                pending: Arc::default(),
             });
-            lanes.len() - 1
+            loops.len() - 1
         });
-        act(&mut lanes[index])
+        act(&mut loops[index])
     })
 }
 
 thread_local! {
-    static LANES: RefCell<Vec<LoopConnection>> = const { RefCell::new(Vec::new()) };
+    static LOOPS: RefCell<Vec<LoopConnection>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether a store is asked.

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use redis::{RedisError, Value};
 
 use super::connection::RedisConnection;
-use super::lease::LeaseHoldings;
 use super::script::{FLEET, FORGET};
 use crate::algorithm::{Cost, Excess, LimitSpec};
 use crate::clock::Millis;
@@ -29,9 +28,22 @@ pub struct FleetMember {
     pub held: Vec<LeaseHoldings>,
 }
 
+/// What a gateway has in hand of one zone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeaseHoldings {
+    /// Which zone.
+    pub zone: Box<str>,
+    /// For how many keys it has something.
+    pub keys: u64,
+    /// How much that is together.
+    pub units: Excess,
+    /// Of how many keys so much is wanted that they are decided about here.
+    pub crowded: u64,
+}
+
 /// Who shares a store, as this gateway last heard it.
 #[derive(Debug, Default)]
-pub(super) struct Fleet {
+pub struct Fleet {
     /// How many there are at least, as the configuration says.
     declared: u32,
     gateways: Mutex<Vec<FleetMember>>,
@@ -149,7 +161,8 @@ impl Fleet {
 
     /// How many may let requests pass: all that were heard of within a minute and have not said goodbye, and no fewer than there
     /// are said to be.
-    pub(super) fn size(&self) -> u32 {
+    #[must_use]
+    pub fn size(&self) -> u32 {
         let heard = u32::try_from(self.counts.load(Ordering::Relaxed) >> 32).unwrap_or(1);
         heard.max(self.declared).max(1)
     }
@@ -164,7 +177,8 @@ impl Fleet {
     }
 
     /// How many were heard of just now.
-    pub(super) fn present(&self) -> u32 {
+    #[must_use]
+    pub fn present(&self) -> u32 {
         let present = self.counts.load(Ordering::Relaxed) & u64::from(u32::MAX);
         u32::try_from(present).map_or(1, |present| present.max(1))
     }
@@ -183,6 +197,41 @@ impl Fleet {
     /// All that were heard of within a minute.
     pub(super) fn gateways(&self) -> Vec<FleetMember> {
         self.gateways.lock().clone()
+    }
+}
+
+impl LeaseHoldings {
+    pub(super) fn new(zone: &str) -> Self {
+        Self {
+            zone: zone.into(),
+            ..Self::default()
+        }
+    }
+
+    /// As gateways tell each other.
+    pub(super) fn write(all: &[Self]) -> String {
+        all.iter()
+            .filter(|held| held.keys + held.crowded > 0)
+            .map(|held| {
+                let (zone, milli) = (held.zone.replace('\n', " "), held.units.milli());
+                format!("{} {milli} {} {zone}\n", held.keys, held.crowded)
+            })
+            .collect()
+    }
+
+    /// As they hear it; what makes no sense is left out.
+    pub(super) fn read(text: &str) -> Vec<Self> {
+        let line = |line: &str| {
+            let mut words = line.splitn(4, ' ');
+            let mut number = || words.next()?.parse().ok();
+            Some(Self {
+                keys: number()?,
+                units: Excess(Cost::milli(number()?).0),
+                crowded: number()?,
+                zone: words.next()?.into(),
+            })
+        };
+        text.lines().filter_map(line).collect()
     }
 }
 
@@ -363,7 +412,7 @@ impl CostShare {
 }
 
 /// The cost of a request that counts `whole / parts` times.
-pub(super) fn of(cost: Cost, spec: &LimitSpec, whole: u32, parts: u32) -> CostShare {
+pub(super) fn share(cost: Cost, spec: &LimitSpec, whole: u32, parts: u32) -> CostShare {
     let (whole, parts) = (u128::from(whole.max(1)), u128::from(parts.max(1)));
     let counted = (u128::from(cost.0) * whole)
         .div_ceil(parts)
@@ -470,26 +519,26 @@ mod share_tests {
 
     #[test]
     fn alone_a_request_counts_for_every_gateway() {
-        let share = of(Cost::ONE, &spec(59), 3, 1);
-        assert_eq!((requests(share.needs), requests(share.owes)), (3, 0));
-        assert_eq!(requests(of(Cost::ONE, &spec(59), 1, 1).whole()), 1);
+        let counted = share(Cost::ONE, &spec(59), 3, 1);
+        assert_eq!((requests(counted.needs), requests(counted.owes)), (3, 0));
+        assert_eq!(requests(share(Cost::ONE, &spec(59), 1, 1).whole()), 1);
     }
 
     #[test]
     fn a_limit_smaller_than_the_fleet_lets_one_pass_and_has_it_paid_for() {
-        let share = of(Cost::ONE, &spec(1), 5, 1);
-        assert_eq!((requests(share.needs), requests(share.owes)), (2, 3));
+        let counted = share(Cost::ONE, &spec(1), 5, 1);
+        assert_eq!((requests(counted.needs), requests(counted.owes)), (2, 3));
     }
 
     #[test]
     fn what_costs_more_than_there_is_does_not_pass_for_less() {
         let cost = Cost(9 * Excess::ONE.0);
-        assert_eq!(of(cost, &spec(1), 5, 1).needs, cost);
+        assert_eq!(share(cost, &spec(1), 5, 1).needs, cost);
     }
 
     #[test]
     fn the_part_of_missing_gateways_is_left_to_them() {
-        let share = of(Cost::ONE, &spec(59), 3, 2);
-        assert_eq!(share.needs, Cost(Excess::ONE.0 * 3 / 2));
+        let counted = share(Cost::ONE, &spec(59), 3, 2);
+        assert_eq!(counted.needs, Cost(Excess::ONE.0 * 3 / 2));
     }
 }

@@ -1,4 +1,4 @@
-//! What passed here without its store, and is charged there as soon as that can be told.
+//! Requests that passed without the store, and are charged there as soon as it can be reached.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use redis::RedisError;
 
 use super::connection::RedisConnection;
-use super::request::tell;
-use super::script::KeyCheck;
-use super::{SharedStore, script};
+use super::handle::StoreHandle;
+use super::request::{DEBIT, tell};
+use super::script::{self, KeyCheck};
 use crate::algorithm::{Cost, Excess, LimitSpec};
 use crate::clock::{Clock, Millis};
 use crate::store::key::Key;
@@ -18,7 +18,7 @@ use crate::store::rate_zone::RateZone;
 
 /// What is to be charged, by the name of its key.
 #[derive(Debug, Default)]
-pub(super) struct OutageCharges {
+pub struct OutageCharges {
     owed: Mutex<HashMap<Vec<u8>, OutageCharge>>,
 }
 
@@ -36,7 +36,7 @@ impl OutageCharge {
     /// A request of this cost that passed; `bytes` is what its key was made from.
     #[must_use]
     pub fn new(
-        store: &SharedStore,
+        store: &StoreHandle,
         zone: &RateZone,
         key: &Key,
         bytes: &[u8],
@@ -81,93 +81,83 @@ pub(super) fn due(passed: Cost, spec: &LimitSpec, left: Option<u64>, gateways: u
 }
 
 impl OutageCharges {
-    pub(super) fn is_empty(&self) -> bool {
-        self.owed.lock().is_empty()
-    }
-
-    fn add(&self, debt: OutageCharge) {
+    /// Takes note of what passed, to be charged as soon as the store can be reached.
+    pub fn add(&self, charge: OutageCharge) {
         let mut owed = self.owed.lock();
-        if let Some(known) = owed.get_mut(&debt.name) {
-            known.cost.0 = known.cost.0.saturating_add(debt.cost.0);
+        if let Some(known) = owed.get_mut(&charge.name) {
+            known.cost.0 = known.cost.0.saturating_add(charge.cost.0);
         } else if owed.len() < MOST {
-            owed.insert(debt.name.clone(), debt);
+            owed.insert(charge.name.clone(), charge);
         }
     }
 
-    fn take(&self) -> Vec<OutageCharge> {
-        let owed = std::mem::take(&mut *self.owed.lock());
-        owed.into_values().collect()
-    }
-}
-
-impl SharedStore {
-    /// Charges what passed without the store, as soon as that can be told.
-    pub fn owe(&self, debt: OutageCharge) {
-        self.debts.add(debt);
+    pub(super) fn add_all(&self, charges: impl IntoIterator<Item = OutageCharge>) {
+        charges.into_iter().for_each(|charge| self.add(charge));
     }
 
-    /// Charges what passed without the store while it can be told, for as long as it is polled.
-    pub(super) async fn book(&self, clock: &Clock) {
+    /// Charges what passed without the store while that can be reached, for as long as it is polled.
+    pub(super) async fn send_always(&self, store: &StoreHandle, clock: &Clock) {
         let mut link: Option<RedisConnection> = None;
         loop {
-            tokio::time::sleep(BOOK).await;
-            if self.debts.is_empty() || !self.is_in_reach() {
+            tokio::time::sleep(SEND_INTERVAL).await;
+            if self.owed.lock().is_empty() || !store.is_in_reach() {
                 continue;
             }
             let mut sound = match link.take() {
                 Some(link) => link,
-                None => match tokio::time::timeout(HEARD, self.connector.connect()).await {
-                    Ok(Ok(link)) => link,
-                    Ok(Err(_)) | Err(_) => continue,
-                },
+                None => {
+                    match tokio::time::timeout(REPLY_TIMEOUT, store.connector.connect()).await {
+                        Ok(Ok(link)) => link,
+                        Ok(Err(_)) | Err(_) => continue,
+                    }
+                }
             };
-            if self.book_all(&mut sound, clock.now()).await.is_ok() {
+            if self.send_all(store, &mut sound, clock.now()).await.is_ok() {
                 link = Some(sound);
             }
         }
     }
 
     /// Charges all that passed without the store.
-    pub(super) async fn book_all(
+    pub(super) async fn send_all(
         &self,
+        store: &StoreHandle,
         link: &mut RedisConnection,
         now: Millis,
     ) -> Result<(), String> {
-        let gateways = self.fleet_size();
-        let mut debts = self.debts.take().into_iter();
+        let gateways = store.fleet.size();
+        let mut owed = std::mem::take(&mut *self.owed.lock()).into_values();
         loop {
-            let together: Vec<_> = debts.by_ref().take(TOGETHER).collect();
+            let together: Vec<_> = owed.by_ref().take(TOGETHER).collect();
             if together.is_empty() {
                 return Ok(());
             }
-            let questions: Vec<_> = together
+            let checks: Vec<_> = together
                 .iter()
-                .map(|debt| {
-                    let due = debt.due(now, gateways);
-                    KeyCheck::new(debt.name.clone(), &debt.spec, due, false)
+                .map(|charge| {
+                    let due = charge.due(now, gateways);
+                    KeyCheck::new(charge.name.clone(), &charge.spec, due, false)
                 })
                 .collect();
-            self.desk.asked.fetch_add(1, Ordering::Relaxed);
-            let told = tokio::time::timeout(HEARD, tell(link, "debit", &questions)).await;
-            let why = match told {
+            store.asked_behind.fetch_add(1, Ordering::Relaxed);
+            let sent = tokio::time::timeout(REPLY_TIMEOUT, tell(link, DEBIT, &checks)).await;
+            let why = match sent {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => RedisError::to_string(&error),
-                Err(_) => format!("no answer within {HEARD:?}"),
+                Err(_) => format!("no answer within {REPLY_TIMEOUT:?}"),
             };
-            // It may have been heard. What is charged twice is on the safe side.
-            for debt in together.into_iter().chain(debts) {
-                self.owe(debt);
-            }
+            // It may have been executed. What is charged twice is on the safe side.
+            self.add_all(together.into_iter().chain(owed));
             return Err(why);
         }
     }
 }
 
-/// How often it is looked whether something is owed.
-const BOOK: Duration = Duration::from_millis(50);
+/// How often what is owed is charged.
+const SEND_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a server may take to hear.
-const HEARD: Duration = Duration::from_secs(1);
+/// How long a server may take to reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many keys are charged at once: so many do not keep a server from others for long.
 const TOGETHER: usize = 32;

@@ -1,7 +1,8 @@
-//! The questions of one request to a store, and what becomes of those whose answer comes too late.
+//! The query of one request to a store.
 //!
-//! A question that misses its deadline is decided by this gateway, and its answer is still waited for: the store may
-//! have charged what was refused here, which is then given back, or refused what passed here, which is then owed.
+//! A request whose reply misses the deadline is decided by this gateway, and the reply is still waited for: the store may have
+//! charged what was refused here, which is then returned, or refused what passed here, which is then charged. What is known only
+//! after the response is sent without a request that waits.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use redis::cluster_routing::Slot;
 use redis::{ErrorKind, RedisError, Value};
 use tokio::task::JoinSet;
 
+use super::connection;
 use super::connection::RedisConnection;
-use super::outage::OutageCharge;
-use super::script::{DECIDE, KeyCheck};
-use super::{SharedStore, StoreMiss, background, script};
+use super::handle::{StoreHandle, StoreMiss};
+use super::script::{self, DECIDE, KeyCheck};
 use crate::algorithm::{Cost, LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::store::rate_zone::StoreVerdict;
@@ -31,24 +32,42 @@ pub struct StoreRequest {
     lost: bool,
 }
 
-/// A question that this gateway has to decide by itself.
-// A request is shared between threads while it waits, and an answer on its way is not.
-pub struct LocalDecision(Option<(Mutex<PendingReply>, Arc<StoreRequest>)>);
+/// A request that this gateway has to decide by itself.
+#[derive(Debug)]
+pub struct LocalDecision {
+    /// The store's reply, if it may still come.
+    pub(super) reply: Option<PendingReply>,
+}
 
-/// The answer to a question, on its way. It gives the connection back.
-type PendingReply = Pin<Box<dyn Future<Output = (RedisConnection, PendingReplies)> + Send>>;
+/// A reply that did not come in time.
+pub(super) struct PendingReply {
+    // A request is shared between threads while it waits, and a reply on its way is not.
+    reply: Mutex<ReplyFuture>,
+    request: Arc<StoreRequest>,
+}
 
-type PendingReplies = Result<Vec<Option<StoreVerdict>>, RedisError>;
+/// A reply on its way. It gives the connection back.
+type ReplyFuture = Pin<Box<dyn Future<Output = (RedisConnection, KeyVerdicts)> + Send>>;
 
-/// What remains to be done about late answers.
+type KeyVerdicts = Result<Vec<Option<StoreVerdict>>, RedisError>;
+
+/// What remains to be done when late replies come.
 #[derive(Default)]
 pub(super) struct LateReplies(Mutex<Vec<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+/// Charges and penalties that are sent when a request is over.
+#[derive(Debug, Default)]
+pub(super) struct DeferredCharges {
+    charges: Mutex<Vec<StoreRequest>>,
+    /// Keys that serve a penalty, each until a moment.
+    penalties: Mutex<Vec<(StoreRequest, Millis)>>,
+}
 
 impl StoreRequest {
     /// Adds one about a key of a zone.
     pub fn add(
         &mut self,
-        store: &SharedStore,
+        store: &StoreHandle,
         zone: &str,
         key: &[u8],
         spec: &LimitSpec,
@@ -83,79 +102,140 @@ impl StoreRequest {
             question.left = left;
         }
     }
-}
 
-impl SharedStore {
-    /// Asks all of an inquiry, and charges all unless one is refused. The answers are in its order; where a cluster
-    /// spreads the keys, some are missing after a refusal.
+    /// Queries all its keys, and charges all unless one is refused. The verdicts are in its order; where a cluster spreads the
+    /// keys, some are missing after a refusal.
     ///
     /// # Errors
-    /// When no answer comes in time, or none can: whoever asked decides, and says so to [`SharedStore::settle`].
-    pub async fn ask(
-        &self,
-        mut inquiry: StoreRequest,
+    /// When no reply comes in time, or none can: the caller decides, and passes the error to [`super::SharedStore::settle`].
+    pub async fn send(
+        mut self,
+        store: &StoreHandle,
         now: Millis,
     ) -> Result<Vec<Option<StoreVerdict>>, LocalDecision> {
-        let Ok(link) = self.link() else {
-            return Err(LocalDecision(None));
+        let Ok(mut link) = store.link() else {
+            return Err(LocalDecision { reply: None });
         };
-        inquiry.lost = self.fleet.has_lost(now, inquiry.period);
-        let inquiry = Arc::new(inquiry);
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut answering: PendingReply = Box::pin(converse(link, Arc::clone(&inquiry)));
-        let heard = async { (&mut answering).await.1 };
-        match self.in_time(heard, now).await {
-            Ok(answers) => Ok(answers),
-            Err(StoreMiss::Failed) => Err(LocalDecision(None)),
-            Err(StoreMiss::Late) => Err(LocalDecision(Some((Mutex::new(answering), inquiry)))),
+        self.lost = store.fleet.has_lost(now, self.period);
+        let request = Arc::new(self);
+        store.asked.fetch_add(1, Ordering::Relaxed);
+        let sent = Arc::clone(&request);
+        let mut reply: ReplyFuture = Box::pin(async move {
+            let verdicts = answers(&mut link, &sent).await;
+            (link, verdicts)
+        });
+        match store.in_time(async { (&mut reply).await.1 }, now).await {
+            Ok(verdicts) => Ok(verdicts),
+            Err(StoreMiss::Failed) => Err(LocalDecision { reply: None }),
+            Err(StoreMiss::Late) => {
+                let reply = Mutex::new(reply);
+                let reply = Some(PendingReply { reply, request });
+                Err(LocalDecision { reply })
+            }
         }
     }
 
-    /// Takes note of what this gateway made of a question by itself: `passed` is what it has let in.
-    pub fn settle(
-        self: &Arc<Self>,
-        unanswered: LocalDecision,
-        refused: bool,
-        passed: Vec<OutageCharge>,
-    ) {
-        let Some((answering, inquiry)) = unanswered.0 else {
-            // Nobody knows whether a question was heard whose connection broke: what was charged twice is on the safe side.
-            return passed.into_iter().for_each(|debt| self.owe(debt));
+    /// Returns what was charged, for a request that another rule refused.
+    pub async fn refund(&self, store: &StoreHandle, now: Millis) {
+        let Ok(mut link) = store.link() else { return };
+        let refund = tell(&mut link, REFUND, &self.questions);
+        if let Ok(Err(error)) = tokio::time::timeout(store.timeout, refund).await {
+            store.failed(&error, now);
+        }
+    }
+}
+
+impl PendingReply {
+    /// Waits for the reply to a request that was decided without it; whether what passed is still to be charged.
+    pub(super) async fn settle(self, refused: bool) -> bool {
+        let Ok((mut link, Ok(verdicts))) =
+            tokio::time::timeout(LATE_TIMEOUT, self.reply.into_inner()).await
+        else {
+            return true;
         };
-        let store = Arc::clone(self);
-        let settling = async move {
-            match tokio::time::timeout(HEARD, answering.into_inner()).await {
-                Ok((mut link, Ok(answers))) => match (is_refusal(&answers), refused) {
-                    (false, true) => {
-                        // Should this get lost, the key has less than it could.
-                        let giving = tell(&mut link, "refund", &inquiry.questions);
-                        if let Ok(Err(error)) = tokio::time::timeout(HEARD, giving).await {
-                            tracing::debug!(%error, "could not give back");
-                        }
-                    }
-                    (true, false) => passed.into_iter().for_each(|debt| store.owe(debt)),
-                    _ => {}
-                },
-                _ => passed.into_iter().for_each(|debt| store.owe(debt)),
+        if refused && !is_refusal(&verdicts) {
+            // Should this get lost, the key has less than it could.
+            let refund = tell(&mut link, REFUND, &self.request.questions);
+            if let Ok(Err(error)) = tokio::time::timeout(LATE_TIMEOUT, refund).await {
+                tracing::debug!(%error, "could not give back");
+            }
+        }
+        is_refusal(&verdicts)
+    }
+}
+
+impl LateReplies {
+    /// Does this on the task of this thread.
+    pub(super) fn add(
+        &self,
+        store: &StoreHandle,
+        settling: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.0.lock().push(Box::pin(settling));
+        connection::wake(store.id);
+    }
+
+    /// Goes on waiting for late replies.
+    pub(super) fn wait(&self, tasks: &mut JoinSet<()>) {
+        for settling in std::mem::take(&mut *self.0.lock()) {
+            tasks.spawn(settling);
+        }
+    }
+}
+
+impl DeferredCharges {
+    /// Charges a request whatever is left.
+    pub(super) fn charge(&self, store: &StoreHandle, request: StoreRequest) {
+        let mut charges = self.charges.lock();
+        if charges.len() < MOST_DEFERRED {
+            charges.push(request);
+        } else {
+            store.missed.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(charges);
+        connection::wake(store.id);
+    }
+
+    /// Keeps the keys of a request out until a moment.
+    pub(super) fn punish(&self, store: &StoreHandle, request: StoreRequest, until: Millis) {
+        let mut penalties = self.penalties.lock();
+        if penalties.len() < MOST_DEFERRED {
+            penalties.push((request, until));
+        }
+        drop(penalties);
+        connection::wake(store.id);
+    }
+
+    /// Sends all of them. Without a connection they are kept until there is one again.
+    pub(super) fn send(&self, store: &Arc<StoreHandle>, now: Millis, tasks: &mut JoinSet<()>) {
+        let Ok(link) = store.link() else { return };
+        let send = |act: &'static str, request: StoreRequest| {
+            let (mut link, store) = (link.clone(), Arc::clone(store));
+            async move {
+                let telling = tell(&mut link, act, &request.questions);
+                if let Ok(Err(error)) = tokio::time::timeout(REPLY_TIMEOUT, telling).await {
+                    store.failed(&error, now);
+                }
             }
         };
-        self.unsettled.0.lock().push(Box::pin(settling));
-        background::wake(self.id);
-    }
-
-    /// Goes on waiting for late answers.
-    pub(super) fn wait_for_late(&self, waiting: &mut JoinSet<()>) {
-        for settling in std::mem::take(&mut *self.unsettled.0.lock()) {
-            waiting.spawn(settling);
+        for (mut request, until) in std::mem::take(&mut *self.penalties.lock()) {
+            if until > now {
+                request.may_wait(Some(until.since(now)));
+                tasks.spawn(send(PUNISH, request));
+            }
+        }
+        for request in std::mem::take(&mut *self.charges.lock()) {
+            tasks.spawn(send(DEBIT, request));
         }
     }
 
-    /// Takes back what was charged, for a request that somebody else refused.
-    pub async fn give_back(&self, inquiry: &StoreRequest, now: Millis) {
-        let Ok(mut link) = self.link() else { return };
-        let giving = tell(&mut link, "refund", &inquiry.questions);
-        if let Ok(Err(error)) = tokio::time::timeout(self.timeout, giving).await {
-            self.failed(&error, now);
+    /// Sends the charges that are left, for a gateway that stops.
+    pub(super) async fn send_last(&self, link: &mut RedisConnection) {
+        let charges = std::mem::take(&mut *self.charges.lock());
+        for request in charges {
+            if tell(link, DEBIT, &request.questions).await.is_err() {
+                return;
+            }
         }
     }
 }
@@ -165,22 +245,14 @@ fn is_refusal(answers: &[Option<StoreVerdict>]) -> bool {
     heard.any(|answer| matches!(answer.outcome, Verdict::Refuse { .. }))
 }
 
-async fn converse(
-    mut link: RedisConnection,
-    inquiry: Arc<StoreRequest>,
-) -> (RedisConnection, PendingReplies) {
-    let answers = answers(&mut link, &inquiry).await;
-    (link, answers)
-}
-
 /// Asks where the keys are: at one server all at once; in a cluster slot by slot, and what was reserved is given back
 /// when a later one refuses.
-async fn answers(link: &mut RedisConnection, inquiry: &StoreRequest) -> PendingReplies {
+async fn answers(link: &mut RedisConnection, inquiry: &StoreRequest) -> KeyVerdicts {
     let questions = &inquiry.questions;
     let slots = by_slot(link, questions);
     let mut answers = vec![None; questions.len()];
     for (done, slot) in slots.iter().enumerate() {
-        let answer = perform(link, "charge", inquiry.lost, slot).await?;
+        let answer = perform(link, CHARGE, inquiry.lost, slot).await?;
         let heard = script::answers(slot.iter().copied(), &answer);
         let heard = heard.ok_or((ErrorKind::UnexpectedReturnType, "not an answer of ours"))?;
         let refused = heard
@@ -196,7 +268,7 @@ async fn answers(link: &mut RedisConnection, inquiry: &StoreRequest) -> PendingR
         }
         if refused {
             for reserved in &slots[..done] {
-                perform(link, "refund", false, reserved).await?;
+                perform(link, REFUND, false, reserved).await?;
             }
             break;
         }
@@ -252,12 +324,23 @@ fn by_slot<'q>(link: &RedisConnection, questions: &'q [KeyCheck]) -> Vec<Vec<&'q
     slots.into_iter().map(|(_, together)| together).collect()
 }
 
-impl std::fmt::Debug for LocalDecision {
+impl std::fmt::Debug for PendingReply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let word = if self.0.is_some() { "late" } else { "unheard" };
-        f.debug_tuple("Unanswered").field(&word).finish()
+        f.debug_struct("PendingReply").finish_non_exhaustive()
     }
 }
 
-/// For how long a late answer is waited for.
-const HEARD: Duration = Duration::from_secs(5);
+/// What a script does with the keys of a request.
+const CHARGE: &str = "charge";
+pub(super) const DEBIT: &str = "debit";
+const PUNISH: &str = "punish";
+const REFUND: &str = "refund";
+
+/// For how long a late reply is waited for.
+const LATE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a server may take to reply where no request waits.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// More than this is not kept for a slow server.
+const MOST_DEFERRED: usize = 10_000;

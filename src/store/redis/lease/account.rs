@@ -20,10 +20,28 @@ mod tests;
 
 use std::time::Duration;
 
-use super::{CREDIT, IDLE, LeaseMode, LeaseVerdict, TERM};
 use crate::algorithm::{Cost, Excess, Level, LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::StoreMode;
+
+/// What this gateway says of a request by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseVerdict {
+    /// Nothing: the store has to be asked.
+    Ask,
+    /// It is refused.
+    Refuse(Verdict),
+    /// It passes, at once or after a wait.
+    Spent(Verdict),
+}
+
+/// How a key's requests are decided about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LeaseMode {
+    pub(super) mode: StoreMode,
+    pub(super) gateways: u32,
+    pub(super) local_above: Option<u32>,
+}
 
 /// One key at this gateway.
 #[derive(Debug)]
@@ -359,6 +377,37 @@ impl LeaseAccount {
         }
     }
 }
+
+impl LeaseMode {
+    /// Whether there is something for each gateway to take: less than one request is no lease.
+    pub(super) fn leases(self, spec: &LimitSpec) -> bool {
+        spec.quota() >= self.gateways.into()
+    }
+
+    /// The most that one gateway has in hand of a key.
+    pub(super) fn most(self, spec: &LimitSpec) -> u64 {
+        let part = spec.quota() / u64::from(self.gateways.max(1));
+        part.max(1).saturating_mul(Excess::ONE.0)
+    }
+
+    /// How long a gateway waits that was told that there is nothing, before it asks again: long enough for something to come
+    /// together, and not so long that what comes together is lost.
+    pub(super) fn pace(self, spec: &LimitSpec) -> Duration {
+        (spec.period() / 4).min(PACE)
+    }
+}
+
+/// A request of more than this is not let in before it is charged.
+const CREDIT: Cost = Cost::ONE;
+
+/// For how long a lease is good, and how much of what is asked for it should last.
+const TERM: Duration = Duration::from_secs(1);
+
+/// After which time a key that is not asked for gives back what it has.
+pub(super) const IDLE: Duration = Duration::from_millis(500);
+
+/// The longest pause between two questions about a key that is over its limit.
+const PACE: Duration = Duration::from_millis(100);
 
 /// The least that clocks tell apart.
 const TICK: Duration = Duration::from_millis(1);

@@ -10,24 +10,29 @@
 //! Letting a key begin anew: what this gateway holds for it, and what it was told of it, is gone.
 
 mod account;
-mod keeper;
 #[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 use parking_lot::Mutex;
+use redis::{Cmd, RedisError, Value};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
-use self::account::{LeaseAccount, LeaseGrant, LeaseRequest};
-use super::{SharedStore, script};
+pub use self::account::LeaseVerdict;
+use self::account::{LeaseAccount, LeaseGrant, LeaseMode, LeaseRequest};
+use super::connection::RedisConnection;
+use super::fleet::LeaseHoldings;
+use super::handle::StoreHandle;
+use super::script::{self, LuaScript};
 use crate::algorithm::{Cost, Excess, LimitSpec, Verdict};
-use crate::clock::Millis;
-use crate::config::plan::StoreMode;
+use crate::clock::{Clock, Millis};
 use crate::store::key::{Key, PackedKey};
 use crate::store::penalties::Penalties;
 use crate::store::rate_zone::StoreVerdict;
@@ -37,7 +42,7 @@ use crate::store::table::{ShardLayout, ShardLock};
 #[derive(Debug)]
 pub struct ZoneLeases {
     zone: Box<str>,
-    store: Arc<SharedStore>,
+    queue: Arc<LeaseQueue>,
     verdicts: Verdicts,
     /// Where those are who stay out, if a rule of the zone punishes.
     penalties: Mutex<Option<Arc<Penalties>>>,
@@ -54,25 +59,6 @@ pub enum Verdicts {
     Keep,
 }
 
-/// What this gateway says of a request by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseVerdict {
-    /// Nothing: the store has to be asked.
-    Ask,
-    /// It is refused.
-    Refuse(Verdict),
-    /// It passes, at once or after a wait.
-    Spent(Verdict),
-}
-
-/// How a key's requests are decided about.
-#[derive(Debug, Clone, Copy)]
-struct LeaseMode {
-    mode: StoreMode,
-    gateways: u32,
-    local_above: Option<u32>,
-}
-
 #[derive(Debug)]
 struct LeaseEntry {
     key: PackedKey,
@@ -87,11 +73,11 @@ struct LeaseEntry {
 impl ZoneLeases {
     /// Accounts for the keys of a zone in a store, in at most `size` bytes.
     #[must_use]
-    pub fn new(zone: &str, size: usize, store: &Arc<SharedStore>, verdicts: Verdicts) -> Arc<Self> {
+    pub fn new(zone: &str, size: usize, queue: &Arc<LeaseQueue>, verdicts: Verdicts) -> Arc<Self> {
         let division = ShardLayout::of(size, bytes(zone));
         let leases = Arc::new(Self {
             zone: zone.into(),
-            store: Arc::clone(store),
+            queue: Arc::clone(queue),
             verdicts,
             penalties: Mutex::default(),
             division,
@@ -99,7 +85,7 @@ impl ZoneLeases {
                 .map(|_| ShardLock::new(HashTable::new()))
                 .collect(),
         });
-        store.desk.enter(&leases);
+        queue.zones.lock().push(Arc::downgrade(&leases));
         leases
     }
 
@@ -110,9 +96,9 @@ impl ZoneLeases {
 
     /// Whether these are what [`ZoneLeases::new`] would make for the same zone.
     #[must_use]
-    pub fn fits(&self, size: usize, store: &Arc<SharedStore>, verdicts: Verdicts) -> bool {
+    pub fn fits(&self, size: usize, queue: &Arc<LeaseQueue>, verdicts: Verdicts) -> bool {
         let division = ShardLayout::of(size, bytes(&self.zone));
-        Arc::ptr_eq(&self.store, store) && (self.division, self.verdicts) == (division, verdicts)
+        Arc::ptr_eq(&self.queue, queue) && (self.division, self.verdicts) == (division, verdicts)
     }
 
     /// Whether keys that are counted like this can be leased.
@@ -152,15 +138,15 @@ impl ZoneLeases {
         let news = entry.account.news(now);
         if wanting && entry.name.is_none() {
             let mut full = Vec::with_capacity(64);
-            script::append(&mut full, &self.store.prefix, &self.zone, bytes);
+            script::append(&mut full, &self.queue.store.prefix, &self.zone, bytes);
             entry.name = Some(full.into());
         }
         drop(table);
         if wanting {
-            self.store.desk.want(Arc::clone(self), key);
+            self.queue.want(Arc::clone(self), key);
         }
         if word != LeaseVerdict::Ask {
-            self.store.desk.decided.fetch_add(1, Ordering::Relaxed);
+            self.queue.decided.fetch_add(1, Ordering::Relaxed);
         }
         (word, news)
     }
@@ -190,11 +176,22 @@ impl ZoneLeases {
         }
     }
 
+    /// Forgets a key by whichever numbers it is held to.
+    pub fn forget_key(&self, key: &Key) {
+        // Every rule's numbers have an account of their own, in a place of its own: nobody asks for this often.
+        for table in &self.tables {
+            table.lock().retain(|entry| {
+                let own = key.with_class(entry.account.spec.class());
+                own.packed != entry.key
+            });
+        }
+    }
+
     fn manner(&self) -> LeaseMode {
         LeaseMode {
-            mode: self.store.mode,
-            gateways: self.store.fleet_size().max(1),
-            local_above: self.store.local_above,
+            mode: self.queue.store.mode,
+            gateways: self.queue.store.fleet.size(),
+            local_above: self.queue.store.local_above,
         }
     }
 
@@ -269,7 +266,7 @@ impl ZoneLeases {
                 !account.is_over(now)
             });
             for key in wake {
-                self.store.desk.want(Arc::clone(self), key);
+                self.queue.want(Arc::clone(self), key);
             }
         }
         held
@@ -319,72 +316,27 @@ impl ZoneLeases {
     }
 }
 
-impl LeaseMode {
-    /// Whether there is something for each gateway to take: less than one request is no lease.
-    fn leases(self, spec: &LimitSpec) -> bool {
-        spec.quota() >= self.gateways.into()
-    }
-
-    /// The most that one gateway has in hand of a key.
-    fn most(self, spec: &LimitSpec) -> u64 {
-        let part = spec.quota() / u64::from(self.gateways.max(1));
-        part.max(1).saturating_mul(Excess::ONE.0)
-    }
-
-    /// How long a gateway waits that was told that there is nothing, before it asks again: long enough for something to come
-    /// together, and not so long that what comes together is lost.
-    fn pace(self, spec: &LimitSpec) -> Duration {
-        (spec.period() / 4).min(PACE)
-    }
-}
-
 /// What an account takes all in.
 fn bytes(zone: &str) -> usize {
     size_of::<LeaseEntry>() + BESIDES + zone.len()
 }
 
-/// A request of more than this is not let in before it is charged.
-const CREDIT: Cost = Cost::ONE;
-
-/// For how long a lease is good, and how much of what is asked for it should last.
-const TERM: Duration = Duration::from_secs(1);
-
-/// After which time a key that is not asked for gives back what it has.
-const IDLE: Duration = Duration::from_millis(500);
-
-/// The longest pause between two questions about a key that is over its limit.
-const PACE: Duration = Duration::from_millis(100);
-
 /// What an account takes besides itself, in bytes: its place in the table, its name and what the allocator keeps.
 const BESIDES: usize = 176;
 
 /// The leases of one store, whatever their zones.
-#[derive(Debug, Default)]
-pub(super) struct LeaseQueue {
+#[derive(Debug)]
+pub struct LeaseQueue {
+    store: Arc<StoreHandle>,
     zones: Mutex<Vec<Weak<ZoneLeases>>>,
     wants: Mutex<Vec<(Arc<ZoneLeases>, Key)>>,
     woken: Notify,
     held: Mutex<Vec<LeaseHoldings>>,
     /// Decisions that nobody was asked for.
     pub(super) decided: AtomicU64,
-    /// Questions that no request waited for.
-    pub(super) asked: AtomicU64,
     /// Requests that were leased, and those of them that were given back.
     pub(super) leased: AtomicU64,
     pub(super) returned: AtomicU64,
-}
-
-/// What a gateway has in hand of one zone.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeaseHoldings {
-    /// Which zone.
-    pub zone: Box<str>,
-    /// For how many keys it has something.
-    pub keys: u64,
-    /// How much that is together.
-    pub units: Excess,
-    /// Of how many keys so much is wanted that they are decided about here.
-    pub crowded: u64,
 }
 
 /// One key, and what is asked about it.
@@ -400,8 +352,17 @@ struct LeaseTask {
 }
 
 impl LeaseQueue {
-    fn enter(&self, leases: &Arc<ZoneLeases>) {
-        self.zones.lock().push(Arc::downgrade(leases));
+    pub(super) fn new(store: &Arc<StoreHandle>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            zones: Mutex::default(),
+            wants: Mutex::default(),
+            woken: Notify::new(),
+            held: Mutex::default(),
+            decided: AtomicU64::new(0),
+            leased: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
+        }
     }
 
     /// A key wants more.
@@ -447,52 +408,242 @@ impl LeaseQueue {
         let returned = task.ask.back / Excess::ONE.0;
         self.returned.fetch_add(returned, Ordering::Relaxed);
     }
-}
 
-impl LeaseHoldings {
-    fn new(zone: &str) -> Self {
-        Self {
-            zone: zone.into(),
-            ..Self::default()
+    /// Gets keys what they want, for as long as it is polled.
+    pub(in crate::store::redis) async fn run(&self, clock: &Clock) {
+        let mut link: Option<(u64, RedisConnection)> = None;
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let mut tasks = Vec::new();
+            tokio::select! {
+                () = self.woken.notified() => {}
+                _ = sweep.tick() => self.sweep(clock.now(), false, &mut tasks),
+            }
+            tasks.extend(self.wanted(clock.now()));
+            if tasks.is_empty() {
+                continue;
+            }
+            let epoch = self.store.epoch();
+            let sound = link.take().filter(|(made, _)| *made == epoch);
+            link = match sound {
+                _ if self.store.is_away() => None,
+                Some(link) => Some(link),
+                None => self.reach(clock).await.map(|link| (epoch, link)),
+            };
+            let done = match &link {
+                Some((_, link)) => self.perform(link, tasks, clock).await,
+                None => {
+                    give_up(&tasks);
+                    false
+                }
+            };
+            if !done {
+                link = None;
+            }
         }
     }
 
-    /// As gateways tell each other.
-    pub(super) fn write(all: &[Self]) -> String {
-        all.iter()
-            .filter(|held| held.keys + held.crowded > 0)
-            .map(|held| {
-                let (zone, milli) = (held.zone.replace('\n', " "), held.units.milli());
-                format!("{} {milli} {} {zone}\n", held.keys, held.crowded)
-            })
-            .collect()
+    /// Gives back all that is in hand.
+    pub(in crate::store::redis) async fn return_all(&self, link: &RedisConnection, clock: &Clock) {
+        let mut tasks = Vec::new();
+        self.sweep(clock.now(), true, &mut tasks);
+        self.perform(link, tasks, clock).await;
     }
 
-    /// As they hear it; what makes no sense is left out.
-    pub(super) fn read(text: &str) -> Vec<Self> {
-        let line = |line: &str| {
-            let mut words = line.splitn(4, ' ');
-            let mut number = || words.next()?.parse().ok();
-            Some(Self {
-                keys: number()?,
-                units: Excess(Cost::milli(number()?).0),
-                crowded: number()?,
-                zone: words.next()?.into(),
-            })
+    fn sharing(&self, now: Millis) -> FleetShare {
+        let (all, present) = self.store.fleet.parts();
+        // In a cluster the list may lie on another server than the keys.
+        let list = match self.store.connector.is_cluster() {
+            true => String::new(),
+            false => self.store.lists.names.clone(),
         };
-        text.lines().filter_map(line).collect()
+        FleetShare {
+            list,
+            gateway: self.store.gateway.clone(),
+            gateways: all,
+            weight: f64::from(all.max(present)) / f64::from(present),
+            lost: self.store.fleet.has_lost(now, LOST),
+        }
     }
-}
 
-impl ZoneLeases {
-    /// Forgets a key by whichever numbers it is held to.
-    pub fn forget_key(&self, key: &Key) {
-        // Every rule's numbers have an account of their own, in a place of its own: nobody asks for this often.
-        for table in &self.tables {
-            table.lock().retain(|entry| {
-                let own = key.with_class(entry.account.spec.class());
-                own.packed != entry.key
+    async fn reach(&self, clock: &Clock) -> Option<RedisConnection> {
+        match tokio::time::timeout(LATE, self.store.connector.connect()).await {
+            Ok(Ok(link)) => Some(link),
+            Ok(Err(error)) => {
+                self.store.give_up(clock.now(), error.to_string());
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Asks about all, and tells those who wait; whether the connection is still good.
+    async fn perform(&self, link: &RedisConnection, tasks: Vec<LeaseTask>, clock: &Clock) -> bool {
+        let sent = clock.now();
+        let sharing = self.sharing(sent);
+        let tasks = Arc::new(tasks);
+        // In a cluster every key has its own place.
+        let together = if link.is_cluster() { 1 } else { TOGETHER };
+        let mut asking = JoinSet::new();
+        for start in (0..tasks.len()).step_by(together) {
+            let part = start..tasks.len().min(start + together);
+            let (mut link, tasks) = (link.clone(), Arc::clone(&tasks));
+            let sharing = sharing.clone();
+            self.store.asked_behind.fetch_add(1, Ordering::Relaxed);
+            asking.spawn(async move {
+                let answer = ask(&mut link, &tasks[part.clone()], &sharing).await;
+                (part, answer)
             });
         }
+        let mut open: Vec<bool> = vec![true; tasks.len()];
+        let mut sound = true;
+        let heard = async {
+            while let Some(Ok((part, answer))) = asking.join_next().await {
+                open[part.clone()].fill(false);
+                match answer {
+                    Ok(grants) => {
+                        self.store.breaker.hit();
+                        for (task, grant) in tasks[part].iter().zip(&grants) {
+                            self.note(task, grant.granted);
+                            if let Some((leases, key)) = &task.whose {
+                                leases.settle(key, sent, clock.now(), grant);
+                            }
+                        }
+                    }
+                    Err(error) => {
+                        give_up(&tasks[part]);
+                        sound &= !error.is_unrecoverable_error();
+                        if !error.is_unrecoverable_error() {
+                            self.store.give_up(clock.now(), error.to_string());
+                        }
+                    }
+                }
+            }
+        };
+        let in_time = tokio::time::timeout(LATE.max(self.store.timeout), heard).await;
+        for (task, open) in tasks.iter().zip(open) {
+            if open {
+                give_up(std::slice::from_ref(task));
+            }
+        }
+        sound && in_time.is_ok()
     }
 }
+
+/// Takes leases and gives them back.
+pub(super) static LEASE: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::counting(include_str!("lease.lua")));
+
+/// How a store is shared.
+#[derive(Debug, Clone)]
+struct FleetShare {
+    /// The list of gateways, where scripts can read it, and the name of this one in it.
+    list: String,
+    gateway: String,
+    gateways: u32,
+    /// For how many requests one counts, while some gateways are missing that may count alone.
+    weight: f64,
+    /// Whether the store is known to have lost its memory.
+    lost: bool,
+}
+
+fn give_up(tasks: &[LeaseTask]) {
+    for task in tasks {
+        if let Some((leases, key)) = &task.whose {
+            leases.fail(key, &task.ask);
+        }
+    }
+}
+
+/// One script, run once.
+async fn ask(
+    link: &mut RedisConnection,
+    tasks: &[LeaseTask],
+    sharing: &FleetShare,
+) -> Result<Vec<LeaseGrant>, RedisError> {
+    let answer = LEASE
+        .perform(link, |command| write(command, tasks, sharing))
+        .await?;
+    grants(tasks, &answer).ok_or_else(|| {
+        (
+            redis::ErrorKind::UnexpectedReturnType,
+            "not an answer of ours",
+        )
+            .into()
+    })
+}
+
+fn write(command: &mut Cmd, tasks: &[LeaseTask], sharing: &FleetShare) {
+    command.arg(tasks.len());
+    for task in tasks {
+        command.arg(&*task.name);
+    }
+    command.arg(u8::from(sharing.lost));
+    command.arg(&sharing.list).arg(&sharing.gateway);
+    command.arg(sharing.gateways).arg(sharing.weight);
+    for task in tasks {
+        let owed = task.spec.script_args(Cost(task.ask.owed));
+        let back = task.spec.script_args(Cost(task.ask.back));
+        let left = task.ask.left.and_then(|left| i64::try_from(left).ok());
+        command.arg(owed.algorithm).arg(left.unwrap_or(-1));
+        command.arg(owed.cost).arg(back.cost);
+        command.arg(task.ask.window).arg(task.ask.want);
+        command.arg(u8::from(task.punishable));
+        for number in owed.numbers {
+            command.arg(number);
+        }
+    }
+}
+
+/// What was answered to each; `None` for what no script of ours says.
+fn grants(tasks: &[LeaseTask], answer: &Value) -> Option<Vec<LeaseGrant>> {
+    let Value::Array(numbers) = answer else {
+        return None;
+    };
+    let numbers = numbers
+        .iter()
+        .map(|number| match number {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        })
+        .collect::<Option<Vec<_>>>()?;
+    let (answers, []) = numbers.as_chunks::<8>() else {
+        return None;
+    };
+    if answers.len() != tasks.len() {
+        return None;
+    }
+    tasks
+        .iter()
+        .zip(answers)
+        .map(|(task, answer)| grant(task, answer))
+        .collect()
+}
+
+fn grant(task: &LeaseTask, answer: &[i64; 8]) -> Option<LeaseGrant> {
+    let [kind, excess, wait, left, granted, lasts, window, penalty] = *answer;
+    let scale = task.spec.script_args(Cost::ONE).scale;
+    let millis = |number: i64| u64::try_from(number).ok().map(Duration::from_millis);
+    let excess = scale.excess(u64::try_from(excess).ok()?);
+    Some(LeaseGrant {
+        outcome: script::outcome(kind, excess, millis(wait))?,
+        remaining: u64::try_from(left).ok()?,
+        granted: u64::try_from(granted).ok()?,
+        lasts: millis(lasts),
+        window: u64::try_from(window).ok()?,
+        penalty: millis(penalty).filter(|left| !left.is_zero()),
+    })
+}
+
+/// How often accounts are looked through.
+const SWEEP: Duration = Duration::from_millis(250);
+
+/// How long an answer may take that nobody waits for.
+const LATE: Duration = Duration::from_millis(250);
+
+/// How many keys are one question: so many do not keep a server from others for long.
+const TOGETHER: usize = 32;
+
+/// For how long what is known here counts after a store has lost its memory.
+const LOST: Duration = Duration::from_secs(10);

@@ -83,7 +83,7 @@ impl World {
             gateway.picture.mirror(&key, now, Cost::ONE, spec, answer);
             return passes(&outcome);
         }
-        let share = crate::store::redis::fleet::of(Cost::ONE, spec, all, 1);
+        let share = crate::store::redis::fleet::share(Cost::ONE, spec, all, 1);
         let (outcome, _) = gateway.picture.charge(&key, now, share.needs, spec);
         let passed = passes(&outcome);
         if passed {

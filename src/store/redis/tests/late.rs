@@ -58,8 +58,8 @@ fn logged(late: u64, minutes: u64) -> String {
             let watching = tokio::spawn(Arc::clone(&store).watch(Clock::machine()));
             for _ in 0..minutes {
                 tokio::time::sleep(Duration::from_secs(70)).await;
-                store.asked.fetch_add(1_000, Ordering::Relaxed);
-                store.late.fetch_add(late, Ordering::Relaxed);
+                store.handle.asked.fetch_add(1_000, Ordering::Relaxed);
+                store.handle.late.fetch_add(late, Ordering::Relaxed);
             }
             tokio::time::sleep(Duration::from_secs(70)).await;
             watching.abort();

@@ -7,7 +7,7 @@ use crate::algorithm::{Blocks, Smooth};
 fn at_once(spec: &LimitSpec, gateways: u32) -> usize {
     let zone = RateZone::new("zone", 1 << 20, spec, false);
     let (key, now) = (Key::from_bytes(b"key"), Millis(1_700_000_000_000));
-    let share = crate::store::redis::fleet::of(Cost::ONE, spec, gateways, 1);
+    let share = crate::store::redis::fleet::share(Cost::ONE, spec, gateways, 1);
     (0..50)
         .filter(|_| {
             let (outcome, _) = zone.charge(&key, now, share.needs, spec);

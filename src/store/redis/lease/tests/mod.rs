@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::account::{LeaseAccount, LeaseGrant, LeaseRequest};
-use super::{IDLE, LeaseMode, LeaseVerdict};
+use super::account::{IDLE, LeaseAccount, LeaseGrant, LeaseMode, LeaseRequest, LeaseVerdict};
 use crate::algorithm::{
     Algorithm, Cost, Delay, Excess, FixedWindow, LeakyBucket, LimitSpec, Rate, Spent, TokenBucket,
     Verdict,
