@@ -219,7 +219,7 @@ impl<'r> StoreClaim<'r> {
     async fn take(&self, clock: &Clock) -> Result<AcquiredSlots, usize> {
         // A request that comes later waits behind.
         let queued = self.needs.iter().enumerate().position(|(which, need)| {
-            need.queue.is_some() && self.store.slots.has_line(&self.claim, which)
+            need.queue.is_some() && self.store.slots.has_queue(&self.claim, which)
         });
         let full = match queued {
             Some(which) => which,
@@ -260,7 +260,7 @@ impl<'r> StoreClaim<'r> {
         queue: &ConnQueue,
         clock: &Clock,
     ) -> Result<AcquiredSlots, SlotError> {
-        let waiter = self.store.slots.join_line(&self.claim, full, queue.size);
+        let waiter = self.store.slots.join_queue(&self.claim, full, queue.size);
         let waiter = waiter.ok_or(SlotError::Full(full))?;
         let _gauge = QueueGauge::new(&self.needs[full].rule.zone);
         let waiting = async {

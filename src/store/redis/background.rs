@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 use super::SharedStore;
 use super::connection::{self, LateShare, RecoveryProbes, RedisConnection};
 use super::fleet::LeaseHoldings;
-use super::handle::in_words;
+use super::handle::describe;
 use crate::clock::{Clock, Millis};
 
 impl SharedStore {
@@ -20,7 +20,7 @@ impl SharedStore {
     pub async fn connect(&self, clock: &Clock) {
         let epoch = self.handle.epoch();
         match timed(CONNECTED, self.handle.connector.connect()).await {
-            Ok(link) => connection::set(self.handle.id, epoch, link),
+            Ok(connection) => connection::set(self.handle.id, epoch, connection),
             Err(why) => self.handle.give_up(clock.now(), why),
         }
     }
@@ -138,11 +138,11 @@ impl SharedStore {
     /// Tells the others that this gateway is gone.
     pub async fn leave(&self, clock: &Clock) {
         let leaving = async {
-            let mut link = self.handle.connector.connect().await?;
-            self.leases.return_all(&link, clock).await;
+            let mut connection = self.handle.connector.connect().await?;
+            self.leases.return_all(&connection, clock).await;
             if let Err(why) = self
                 .charges
-                .send_all(&self.handle, &mut link, clock.now())
+                .send_all(&self.handle, &mut connection, clock.now())
                 .await
             {
                 tracing::debug!(
@@ -151,15 +151,15 @@ impl SharedStore {
                     "could not charge what passed"
                 );
             }
-            self.slots.release_all(&mut link).await;
-            self.deferred.send_last(&mut link).await;
+            self.slots.release_all(&mut connection).await;
+            self.deferred.send_last(&mut connection).await;
             self.handle
                 .lists
-                .goodbye(&mut link, &self.handle.gateway)
+                .sign_off(&mut connection, &self.handle.gateway)
                 .await
         };
         if !self.handle.breaker.is_open()
-            && let Err(why) = timed(GOODBYE, leaving).await
+            && let Err(why) = timed(SIGN_OFF_TIMEOUT, leaving).await
         {
             tracing::debug!(store = &*self.handle.name, why, "could not say goodbye");
         }
@@ -172,8 +172,8 @@ impl SharedStore {
         probes: bool,
         clock: &Clock,
     ) -> Result<bool, String> {
-        let link = match &mut reports.connection {
-            Some(link) => link,
+        let connection = match &mut reports.connection {
+            Some(connection) => connection,
             empty => empty.insert(timed(CONNECTED, self.handle.connector.connect()).await?),
         };
         let now = clock.now();
@@ -184,20 +184,20 @@ impl SharedStore {
         let held = lists.then(|| LeaseHoldings::write(&self.leases.held()));
         if lists {
             // Taught and warm before it is measured.
-            timed(PROBE_TIMEOUT, link.all_there()).await?;
+            timed(PROBE_TIMEOUT, connection.ping_masters()).await?;
             reports.listed = Some(now);
         }
-        let report = async |link: &mut RedisConnection| {
+        let report = async |connection: &mut RedisConnection| {
             let report = self.handle.lists.report(
-                link,
+                connection,
                 &self.handle.gateway,
                 &self.handle.fleet,
                 held.as_deref(),
             );
             timed(PROBE_TIMEOUT, report).await
         };
-        let reply = report(link).await?;
-        let change = self.handle.fleet.hear(reply, clock.now());
+        let reply = report(connection).await?;
+        let change = self.handle.fleet.update(reply, clock.now());
         self.forget_here(&change.forgotten);
         if change.lost {
             tracing::warn!("store \"{}\" has lost its memory", self.handle.name);
@@ -208,16 +208,16 @@ impl SharedStore {
             return Ok(true);
         }
         self.charges
-            .send_all(&self.handle, link, clock.now())
+            .send_all(&self.handle, connection, clock.now())
             .await?;
         let asked = tokio::time::Instant::now();
-        report(link).await?;
+        report(connection).await?;
         Ok(asked.elapsed() <= self.handle.timeout)
     }
 
     async fn is_alive(&self) -> bool {
-        match connection::link(self.handle.id, self.handle.epoch()) {
-            Some(mut link) => timed(PROBE_TIMEOUT, link.send(&redis::cmd("PING")))
+        match connection::current(self.handle.id, self.handle.epoch()) {
+            Some(mut connection) => timed(PROBE_TIMEOUT, connection.send(&redis::cmd("PING")))
                 .await
                 .is_ok(),
             // Whoever lost it has said so.
@@ -244,7 +244,7 @@ async fn timed<T>(
     doing: impl Future<Output = Result<T, RedisError>>,
 ) -> Result<T, String> {
     match tokio::time::timeout(most, doing).await {
-        Ok(done) => done.map_err(|error| in_words(&error)),
+        Ok(done) => done.map_err(|error| describe(&error)),
         Err(_) => Err(format!("no answer within {most:?}")),
     }
 }
@@ -257,7 +257,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long leaving may take, all in: a new connection, over TLS perhaps, and everything that is given back. Whoever goes
 /// in a hurry leaves behind what others could have had.
-const GOODBYE: Duration = Duration::from_secs(2);
+const SIGN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often a gateway reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);

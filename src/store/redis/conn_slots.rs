@@ -39,7 +39,7 @@ use crate::clock::Millis;
 pub struct SharedSlots {
     store: Arc<StoreHandle>,
     ledger: Mutex<SlotLedger>,
-    lines: SlotQueues,
+    queues: SlotQueues,
 }
 
 /// What one request needs at one store: a place in each of these.
@@ -81,7 +81,7 @@ impl SharedSlots {
         Self {
             store: Arc::clone(store),
             ledger: Mutex::default(),
-            lines: SlotQueues::default(),
+            queues: SlotQueues::default(),
         }
     }
 
@@ -94,10 +94,10 @@ impl SharedSlots {
         claim: &Arc<SlotClaim>,
         now: Millis,
     ) -> Result<Result<SharedSlotGuard, usize>, StoreDown> {
-        let mut link = self.store.link()?;
+        let mut connection = self.store.connection()?;
         // From here on it is given back, whatever becomes of the question and of who asks.
         let lease = self.hold(claim, now);
-        let asking = self.question(claim, lease.id, &mut link);
+        let asking = self.query(claim, lease.id, &mut connection);
         self.store.asked.fetch_add(1, Ordering::Relaxed);
         Ok(
             match self
@@ -108,8 +108,8 @@ impl SharedSlots {
             {
                 None => Ok(lease),
                 Some(full) => {
-                    if !link.is_cluster() {
-                        lease.was_never();
+                    if !connection.is_cluster() {
+                        lease.cancel();
                     }
                     Err(full)
                 }
@@ -141,13 +141,13 @@ impl SharedSlots {
     }
 
     /// Asks where the sets are: at one server for all at once, in a cluster one by one.
-    async fn question(
+    async fn query(
         &self,
         claim: &SlotClaim,
         id: u64,
-        link: &mut RedisConnection,
+        connection: &mut RedisConnection,
     ) -> Result<Option<usize>, RedisError> {
-        let size = match link.is_cluster() {
+        let size = match connection.is_cluster() {
             true => 1,
             false => claim.wants.len().max(1),
         };
@@ -166,7 +166,7 @@ impl SharedSlots {
                     }
                 }
             };
-            let full = match TAKE.perform(link, write).await? {
+            let full = match TAKE.perform(connection, write).await? {
                 Value::Int(full) => usize::try_from(full).ok(),
                 _ => None,
             };
@@ -205,11 +205,11 @@ impl SharedSlots {
     }
 
     /// Gives everything back, for a gateway that is going.
-    pub(super) async fn release_all(&self, link: &mut RedisConnection) {
+    pub(super) async fn release_all(&self, connection: &mut RedisConnection) {
         let all = self.ledger.lock().all();
-        for parcel in parcels(link, &all) {
+        for batch in batches(connection, &all) {
             if self
-                .utter(SlotUpdate::GivenBack, parcel, link)
+                .send_update(SlotUpdate::GivenBack, batch, connection)
                 .await
                 .is_err()
             {
@@ -220,7 +220,7 @@ impl SharedSlots {
 
     fn say(
         self: &Arc<Self>,
-        word: SlotUpdate,
+        update: SlotUpdate,
         places: Vec<SlotRef>,
         now: Millis,
         saying: &mut JoinSet<()>,
@@ -228,14 +228,16 @@ impl SharedSlots {
         if places.is_empty() {
             return;
         }
-        let Ok(link) = self.store.link() else {
-            return self.said(word, &places, false);
+        let Ok(connection) = self.store.connection() else {
+            return self.said(update, &places, false);
         };
-        for parcel in parcels(&link, &places) {
-            let (slots, mut link, parcel) = (Arc::clone(self), link.clone(), parcel.to_vec());
+        for batch in batches(&connection, &places) {
+            let (slots, mut connection, batch) =
+                (Arc::clone(self), connection.clone(), batch.to_vec());
             saying.spawn(async move {
-                let uttered = tokio::time::timeout(HEARD, slots.utter(word, &parcel, &mut link));
-                let heard = match uttered.await {
+                let sending =
+                    tokio::time::timeout(HEARD, slots.send_update(update, &batch, &mut connection));
+                let heard = match sending.await {
                     Ok(Ok(())) => true,
                     Ok(Err(error)) => {
                         slots.store.failed(&error, now);
@@ -243,31 +245,31 @@ impl SharedSlots {
                     }
                     Err(_) => false,
                 };
-                slots.said(word, &parcel, heard);
+                slots.said(update, &batch, heard);
             });
         }
     }
 
     /// It was said, and heard or not.
-    fn said(&self, word: SlotUpdate, places: &[SlotRef], heard: bool) {
-        match word {
+    fn said(&self, update: SlotUpdate, places: &[SlotRef], heard: bool) {
+        match update {
             // Unheard, a place is free when its time is over.
             SlotUpdate::GivenBack => {
                 self.ledger.lock().gone(places);
-                self.lines.wake(places);
+                self.queues.wake(places);
             }
             SlotUpdate::Held if heard => {}
-            SlotUpdate::Held => self.ledger.lock().not_told(places),
+            SlotUpdate::Held => self.ledger.lock().not_renewed(places),
         }
     }
 
-    async fn utter(
+    async fn send_update(
         &self,
-        word: SlotUpdate,
+        update: SlotUpdate,
         places: &[SlotRef],
-        link: &mut RedisConnection,
+        connection: &mut RedisConnection,
     ) -> Result<(), RedisError> {
-        let lease = match word {
+        let lease = match update {
             SlotUpdate::GivenBack => Duration::ZERO,
             SlotUpdate::Held => LEASE,
         };
@@ -281,48 +283,48 @@ impl SharedSlots {
                 command.arg(self.place(place.id));
             }
         };
-        KEEP.perform(link, write).await.map(drop)
+        KEEP.perform(connection, write).await.map(drop)
     }
 
     /// Joins the line for one of the places of a claim, unless `longest` stand in it.
-    pub fn join_line(
+    pub fn join_queue(
         &self,
         claim: &SlotClaim,
         which: usize,
         longest: u32,
     ) -> Option<SharedSlotWaiter<'_>> {
         let set = &claim.wants.get(which)?.name;
-        let lines = &self.lines;
-        let mut all = lines.lines.lock();
-        if all.get(set).map_or(0, |line| line.key_status) >= longest {
+        let queues = &self.queues;
+        let mut all = queues.queues.lock();
+        if all.get(set).map_or(0, |queue| queue.waiting) >= longest {
             return None;
         }
-        let line = all.entry(Arc::clone(set)).or_insert_with(|| SlotQueue {
-            key_status: 0,
-            front: Arc::new(QueueHead {
+        let queue = all.entry(Arc::clone(set)).or_insert_with(|| SlotQueue {
+            waiting: 0,
+            head: Arc::new(QueueHead {
                 turn: Semaphore::new(1),
                 freed: Notify::new(),
             }),
         });
-        line.key_status += 1;
+        queue.waiting += 1;
         Some(SharedSlotWaiter {
-            lines,
+            queues,
             set: Arc::clone(set),
-            front: Arc::clone(&line.front),
+            head: Arc::clone(&queue.head),
         })
     }
 
     /// Whether somebody stands in line for this one of a claim's places: who comes later waits behind.
     #[must_use]
-    pub fn has_line(&self, claim: &SlotClaim, which: usize) -> bool {
+    pub fn has_queue(&self, claim: &SlotClaim, which: usize) -> bool {
         let set = claim.wants.get(which).map(|want| &want.name);
-        set.is_some_and(|set| self.lines.lines.lock().contains_key(set))
+        set.is_some_and(|set| self.queues.queues.lock().contains_key(set))
     }
 }
 
 impl SharedSlotGuard {
     /// The store has not given it.
-    fn was_never(self) {
+    fn cancel(self) {
         self.slots.ledger.lock().forget(self.id);
     }
 }
@@ -356,8 +358,11 @@ enum SlotUpdate {
 }
 
 /// What is said at once: in a cluster every set may lie elsewhere.
-fn parcels<'p>(link: &RedisConnection, places: &'p [SlotRef]) -> std::slice::Chunks<'p, SlotRef> {
-    places.chunks(if link.is_cluster() { 1 } else { PARCEL })
+fn batches<'p>(
+    connection: &RedisConnection,
+    places: &'p [SlotRef],
+) -> std::slice::Chunks<'p, SlotRef> {
+    places.chunks(if connection.is_cluster() { 1 } else { BATCH })
 }
 
 /// A place is spoken for when this long nothing was said of it: most are given back before. Of the time that it is
@@ -368,7 +373,7 @@ const RENEW: Duration = Duration::from_secs(3);
 const HEARD: Duration = Duration::from_secs(1);
 
 /// How many places are spoken of at once; others wait for the server meanwhile.
-const PARCEL: usize = 128;
+const BATCH: usize = 128;
 
 /// The places of one store.
 #[derive(Debug, Default)]
@@ -387,7 +392,7 @@ struct SlotLedger {
 struct HeldSlot {
     claim: Arc<SlotClaim>,
     /// When the store last heard of it.
-    told: Millis,
+    renewed: Millis,
 }
 
 /// A place, and the name of the set it is in.
@@ -399,10 +404,10 @@ struct SlotRef {
 
 impl SlotLedger {
     /// Holds the places of a claim under a number that no other has.
-    fn hold(&mut self, claim: &Arc<SlotClaim>, told: Millis) -> u64 {
+    fn hold(&mut self, claim: &Arc<SlotClaim>, renewed: Millis) -> u64 {
         self.last += 1;
         let claim = Arc::clone(claim);
-        self.held.insert(self.last, HeldSlot { claim, told });
+        self.held.insert(self.last, HeldSlot { claim, renewed });
         self.last
     }
 
@@ -458,8 +463,8 @@ impl SlotLedger {
     fn due(&mut self, now: Millis, after: Duration) -> Vec<SlotRef> {
         let mut due = Vec::new();
         for (id, held) in &mut self.held {
-            if now.since(held.told) >= after || held.told == NEVER {
-                held.told = now;
+            if now.since(held.renewed) >= after || held.renewed == NEVER {
+                held.renewed = now;
                 due.extend(held.claim.wants.iter().map(|want| SlotRef {
                     set: Arc::clone(&want.name),
                     id: *id,
@@ -470,10 +475,10 @@ impl SlotLedger {
     }
 
     /// The store could not be told.
-    fn not_told(&mut self, places: &[SlotRef]) {
+    fn not_renewed(&mut self, places: &[SlotRef]) {
         for place in places {
             if let Some(held) = self.held.get_mut(&place.id) {
-                held.told = NEVER;
+                held.renewed = NEVER;
             }
         }
     }
@@ -484,7 +489,7 @@ impl SlotLedger {
         let (looked, before) = self.looked;
         if epoch != before {
             for held in self.held.values_mut() {
-                held.told = NEVER;
+                held.renewed = NEVER;
             }
         } else if now.since(looked) < LOOK {
             return false;
@@ -516,13 +521,13 @@ const NEVER: Millis = Millis(0);
 /// The lines of a store.
 #[derive(Debug, Default)]
 struct SlotQueues {
-    lines: Mutex<HashMap<Arc<[u8]>, SlotQueue>>,
+    queues: Mutex<HashMap<Arc<[u8]>, SlotQueue>>,
 }
 
 #[derive(Debug)]
 struct SlotQueue {
-    key_status: u32,
-    front: Arc<QueueHead>,
+    waiting: u32,
+    head: Arc<QueueHead>,
 }
 
 /// The head of a line.
@@ -536,21 +541,21 @@ struct QueueHead {
 /// Somebody in line; leaves it when dropped.
 #[derive(Debug)]
 pub struct SharedSlotWaiter<'s> {
-    lines: &'s SlotQueues,
+    queues: &'s SlotQueues,
     set: Arc<[u8]>,
-    front: Arc<QueueHead>,
+    head: Arc<QueueHead>,
 }
 
 impl SlotQueues {
     /// Places were given back.
     fn wake(&self, places: &[SlotRef]) {
-        let lines = self.lines.lock();
-        if lines.is_empty() {
+        let queues = self.queues.lock();
+        if queues.is_empty() {
             return;
         }
         for place in places {
-            if let Some(line) = lines.get(&place.set) {
-                line.front.freed.notify_one();
+            if let Some(queue) = queues.get(&place.set) {
+                queue.head.freed.notify_one();
             }
         }
     }
@@ -559,7 +564,7 @@ impl SlotQueues {
 impl SharedSlotWaiter<'_> {
     /// Waits until nobody is ahead any more, which holds for as long as this is kept.
     pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.front.turn.acquire().await.ok()
+        self.head.turn.acquire().await.ok()
     }
 
     /// Waits until it is worth asking again.
@@ -567,7 +572,7 @@ impl SharedSlotWaiter<'_> {
         // Gateways that wait for one key do not ask in step.
         let pause = AGAIN.mul_f64(0.75 + fastrand::f64() / 2.0);
         tokio::select! {
-            () = self.front.freed.notified() => {}
+            () = self.head.freed.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -575,11 +580,11 @@ impl SharedSlotWaiter<'_> {
 
 impl Drop for SharedSlotWaiter<'_> {
     fn drop(&mut self) {
-        let mut lines = self.lines.lines.lock();
-        if let Some(line) = lines.get_mut(&self.set) {
-            line.key_status -= 1;
-            if line.key_status == 0 {
-                lines.remove(&self.set);
+        let mut queues = self.queues.queues.lock();
+        if let Some(queue) = queues.get_mut(&self.set) {
+            queue.waiting -= 1;
+            if queue.waiting == 0 {
+                queues.remove(&self.set);
             }
         }
     }

@@ -205,7 +205,7 @@ impl RedisConnection {
     }
 
     /// Whether every server that has keys is there.
-    pub(super) async fn all_there(&mut self) -> Result<(), RedisError> {
+    pub(super) async fn ping_masters(&mut self) -> Result<(), RedisError> {
         if let Self::Cluster(connection) = self {
             let masters = (
                 MultipleNodeRoutingInfo::AllMasters,
@@ -287,7 +287,7 @@ const RETRIES: u32 = 6;
 /// What a thread knows of one store.
 struct LoopConnection {
     store: u64,
-    link: Option<RedisConnection>,
+    connection: Option<RedisConnection>,
     /// How often the store had come back when the link was made: what was connected before an outage is not trusted
     /// after it.
     epoch: u64,
@@ -297,17 +297,17 @@ struct LoopConnection {
 }
 
 /// This thread's link to a store, if there is a sound one.
-pub(super) fn link(store: u64, epoch: u64) -> Option<RedisConnection> {
+pub(super) fn current(store: u64, epoch: u64) -> Option<RedisConnection> {
     LOOPS.with_borrow(|loops| {
         let own = loops.iter().find(|own| own.store == store)?;
-        own.link.clone().filter(|_| own.epoch == epoch)
+        own.connection.clone().filter(|_| own.epoch == epoch)
     })
 }
 
 /// This thread has a new one.
-pub(super) fn set(store: u64, epoch: u64, link: RedisConnection) {
+pub(super) fn set(store: u64, epoch: u64, connection: RedisConnection) {
     with(store, |own| {
-        own.link = Some(link);
+        own.connection = Some(connection);
         own.epoch = epoch;
     });
 }
@@ -315,7 +315,7 @@ pub(super) fn set(store: u64, epoch: u64, link: RedisConnection) {
 /// What this thread had is broken; whoever tends it is told.
 pub(super) fn lose(store: u64) {
     with(store, |own| {
-        if own.link.take().is_some() {
+        if own.connection.take().is_some() {
             own.lost.notify_one();
         }
     });
@@ -357,7 +357,7 @@ fn with<T>(store: u64, act: impl FnOnce(&mut LoopConnection) -> T) -> T {
         let index = index.unwrap_or_else(|| {
             loops.push(LoopConnection {
                 store,
-                link: None,
+                connection: None,
                 epoch: 0,
                 lost: Arc::default(),
                 pending: Arc::default(),

@@ -52,7 +52,7 @@ pub struct Fleet {
     /// The store's time at this gateway's last reports, the oldest first.
     reported: Mutex<VecDeque<u64>>,
     /// When it last heard it, and when the store turned out to have lost its memory; a millisecond later, nothing for never.
-    heard: AtomicU64,
+    updated: AtomicU64,
     lost: AtomicU64,
     /// What was forgotten in the last minute, as it was last heard.
     forgotten: Mutex<Vec<ResetKey>>,
@@ -116,8 +116,8 @@ impl Fleet {
     }
 
     /// Takes over what a store replied `now`.
-    pub(super) fn hear(&self, reply: FleetReply, now: Millis) -> FleetChange {
-        let before = self.heard.swap(now.0 + 1, Ordering::Relaxed);
+    pub(super) fn update(&self, reply: FleetReply, now: Millis) -> FleetChange {
+        let before = self.updated.swap(now.0 + 1, Ordering::Relaxed);
         // A gateway that has not reported for long is not remembered.
         let lost = reply.new && before > 0 && now.0 + 1 - before < u64::from(REMEMBERED) / 2;
         if lost {
@@ -163,8 +163,8 @@ impl Fleet {
     /// are said to be.
     #[must_use]
     pub fn size(&self) -> u32 {
-        let heard = u32::try_from(self.counts.load(Ordering::Relaxed) >> 32).unwrap_or(1);
-        heard.max(self.declared).max(1)
+        let updated = u32::try_from(self.counts.load(Ordering::Relaxed) >> 32).unwrap_or(1);
+        updated.max(self.declared).max(1)
     }
 
     /// How many may let requests pass, and how many of them share the store just now: all, before the first word.
@@ -266,13 +266,13 @@ impl FleetKeys {
     /// Reports that the gateway of this name is there; with what it holds in leases, the list of all gateways is asked for.
     pub(super) async fn report(
         &self,
-        link: &mut RedisConnection,
+        connection: &mut RedisConnection,
         name: &str,
         fleet: &Fleet,
         held: Option<&str>,
     ) -> Result<FleetReply, RedisError> {
         let since = fleet.present_since();
-        let reply = self.ask(link, [name, ""], since, held).await?;
+        let reply = self.ask(connection, [name, ""], since, held).await?;
         read(&reply).ok_or_else(|| {
             (
                 redis::ErrorKind::UnexpectedReturnType,
@@ -285,7 +285,7 @@ impl FleetKeys {
     /// Lets all gateways know that a key of a zone begins anew.
     pub(super) async fn forget(
         &self,
-        link: &mut RedisConnection,
+        connection: &mut RedisConnection,
         zone: &str,
         key: &[u8],
     ) -> Result<(), RedisError> {
@@ -294,21 +294,23 @@ impl FleetKeys {
             command.arg(1).arg(&self.forgotten);
             command.arg(&key).arg(REMEMBERED);
         };
-        FORGET.perform(link, write).await.map(drop)
+        FORGET.perform(connection, write).await.map(drop)
     }
 
     /// Says that it is gone.
-    pub(super) async fn goodbye(
+    pub(super) async fn sign_off(
         &self,
-        link: &mut RedisConnection,
+        connection: &mut RedisConnection,
         name: &str,
     ) -> Result<(), RedisError> {
-        self.ask(link, ["", name], 0, Some("")).await.map(drop)
+        self.ask(connection, ["", name], 0, Some(""))
+            .await
+            .map(drop)
     }
 
     async fn ask(
         &self,
-        link: &mut RedisConnection,
+        connection: &mut RedisConnection,
         [here, gone]: [&str; 2],
         since: u64,
         held: Option<&str>,
@@ -320,7 +322,7 @@ impl FleetKeys {
             command.arg(here).arg(gone).arg(REMEMBERED).arg(since);
             command.arg(held);
         };
-        FLEET.perform(link, write).await
+        FLEET.perform(connection, write).await
     }
 }
 
@@ -442,9 +444,9 @@ mod tests {
         }
     }
 
-    fn hear_often(fleet: &Fleet, listed: u32, present: u32, now: Millis) {
+    fn update_often(fleet: &Fleet, listed: u32, present: u32, now: Millis) {
         for _ in 0..=MISSED_REPORTS {
-            fleet.hear(reply(listed, present, false), now);
+            fleet.update(reply(listed, present, false), now);
         }
     }
 
@@ -452,25 +454,25 @@ mod tests {
     fn a_silent_gateway_is_missing_after_a_few_reports_and_keeps_its_share() {
         let fleet = Fleet::default();
         assert!(!fleet.is_known());
-        fleet.hear(reply(3, 3, true), Millis(0));
+        fleet.update(reply(3, 3, true), Millis(0));
         assert!(fleet.is_known());
         for _ in 1..MISSED_REPORTS {
             assert_eq!(fleet.present_since(), 0);
-            fleet.hear(reply(3, 2, false), Millis(0));
+            fleet.update(reply(3, 2, false), Millis(0));
             assert_eq!(fleet.parts(), (3, 3), "it may be slow");
         }
         assert_eq!(fleet.present_since(), 1);
-        fleet.hear(reply(3, 2, false), Millis(0));
+        fleet.update(reply(3, 2, false), Millis(0));
         assert_eq!(fleet.parts(), (3, 2));
-        fleet.hear(reply(2, 2, false), Millis(60_000));
+        fleet.update(reply(2, 2, false), Millis(60_000));
         assert_eq!(fleet.parts(), (2, 2));
     }
 
     #[test]
     fn a_gateway_is_present_as_soon_as_it_reports() {
         let fleet = Fleet::default();
-        fleet.hear(reply(1, 1, true), Millis(0));
-        fleet.hear(reply(3, 3, false), Millis(0));
+        fleet.update(reply(1, 1, true), Millis(0));
+        fleet.update(reply(3, 3, false), Millis(0));
         assert_eq!(fleet.parts(), (3, 3));
     }
 
@@ -478,23 +480,26 @@ mod tests {
     fn a_declared_gateway_keeps_its_share_for_good() {
         let fleet = Fleet::of(Some(3));
         assert_eq!(fleet.parts(), (3, 3), "nothing was heard yet");
-        fleet.hear(reply(2, 2, true), Millis(0));
+        fleet.update(reply(2, 2, true), Millis(0));
         assert_eq!(fleet.parts(), (3, 2));
-        hear_often(&fleet, 1, 1, Millis(600_000));
+        update_often(&fleet, 1, 1, Millis(600_000));
         assert_eq!(fleet.parts(), (3, 1));
-        hear_often(&fleet, 4, 3, Millis(601_000));
+        update_often(&fleet, 4, 3, Millis(601_000));
         assert_eq!(fleet.parts(), (4, 3));
     }
 
     #[test]
     fn an_emptied_store_does_not_make_a_fleet_of_one() {
         let fleet = Fleet::default();
-        assert!(!fleet.hear(reply(3, 3, true), Millis(0)).lost, "it is new");
-        hear_often(&fleet, 3, 3, Millis(1_000));
-        assert!(fleet.hear(reply(1, 1, true), Millis(2_000)).lost);
+        assert!(
+            !fleet.update(reply(3, 3, true), Millis(0)).lost,
+            "it is new"
+        );
+        update_often(&fleet, 3, 3, Millis(1_000));
+        assert!(fleet.update(reply(1, 1, true), Millis(2_000)).lost);
         assert_eq!(fleet.parts(), (3, 3));
         assert!(fleet.has_lost(Millis(2_500), Duration::from_secs(1)));
-        hear_often(&fleet, 2, 2, Millis(8_000));
+        update_often(&fleet, 2, 2, Millis(8_000));
         assert_eq!(fleet.parts(), (2, 2));
     }
 }

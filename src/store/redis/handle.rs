@@ -158,11 +158,11 @@ impl StoreHandle {
     }
 
     /// This thread's connection.
-    pub(super) fn link(&self) -> Result<RedisConnection, StoreDown> {
+    pub(super) fn connection(&self) -> Result<RedisConnection, StoreDown> {
         if self.breaker.is_open() {
             return Err(StoreDown);
         }
-        connection::link(self.id, self.epoch()).ok_or(StoreDown)
+        connection::current(self.id, self.epoch()).ok_or(StoreDown)
     }
 
     /// How often it has come back.
@@ -175,12 +175,12 @@ impl StoreHandle {
         if error.is_unrecoverable_error() {
             // Servers close idle connections. Whether this was more is seen when it is opened again.
             connection::lose(self.id);
-        } else if self.connector.is_cluster() && is_on_the_move(error) {
+        } else if self.connector.is_cluster() && is_migrating(error) {
             if self.breaker.miss() {
-                self.note_outage(now, in_words(error));
+                self.note_outage(now, describe(error));
             }
         } else if self.breaker.fail() {
-            self.note_outage(now, in_words(error));
+            self.note_outage(now, describe(error));
         }
     }
 
@@ -230,7 +230,7 @@ impl std::fmt::Debug for StoreHandle {
 }
 
 /// Whether a slot of a cluster was between two nodes, which passes.
-fn is_on_the_move(error: &RedisError) -> bool {
+fn is_migrating(error: &RedisError) -> bool {
     use ServerErrorKind::{Ask, ClusterDown, MasterDown, Moved, TryAgain};
     matches!(
         error.kind(),
@@ -240,7 +240,7 @@ fn is_on_the_move(error: &RedisError) -> bool {
 }
 
 /// What went wrong, in one line.
-pub(super) fn in_words(error: &RedisError) -> String {
+pub(super) fn describe(error: &RedisError) -> String {
     if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) {
         return "it is a node of a cluster, which `cluster: true` has to say".to_owned();
     }

@@ -123,16 +123,16 @@ impl SharedStore {
         let mut named = Vec::new();
         script::append(&mut named, &self.handle.prefix, zone, key);
         let forgetting = async {
-            let mut link = self.handle.connector.connect().await?;
+            let mut connection = self.handle.connector.connect().await?;
             // First of all: no gateway may bring back what it remembers of the key.
             let mut command = redis::cmd("SET");
             let anew = [&named[..], b":anew"].concat();
             command.arg(anew).arg("1").arg("PX").arg(ANEW);
-            link.send(&command).await?;
+            connection.send(&command).await?;
             let mut command = redis::cmd("DEL");
             command.arg(named);
-            let answer = link.send(&command).await?;
-            self.handle.lists.forget(&mut link, zone, key).await?;
+            let answer = connection.send(&command).await?;
+            self.handle.lists.forget(&mut connection, zone, key).await?;
             Ok::<_, RedisError>(answer)
         };
         let answer = tokio::time::timeout(DEADLINE, forgetting).await??;

@@ -97,23 +97,23 @@ impl OutageCharges {
 
     /// Charges what passed without the store while that can be reached, for as long as it is polled.
     pub(super) async fn send_always(&self, store: &StoreHandle, clock: &Clock) {
-        let mut link: Option<RedisConnection> = None;
+        let mut connection: Option<RedisConnection> = None;
         loop {
             tokio::time::sleep(SEND_INTERVAL).await;
             if self.owed.lock().is_empty() || !store.is_in_reach() {
                 continue;
             }
-            let mut sound = match link.take() {
-                Some(link) => link,
+            let mut sound = match connection.take() {
+                Some(connection) => connection,
                 None => {
                     match tokio::time::timeout(REPLY_TIMEOUT, store.connector.connect()).await {
-                        Ok(Ok(link)) => link,
+                        Ok(Ok(connection)) => connection,
                         Ok(Err(_)) | Err(_) => continue,
                     }
                 }
             };
             if self.send_all(store, &mut sound, clock.now()).await.is_ok() {
-                link = Some(sound);
+                connection = Some(sound);
             }
         }
     }
@@ -122,7 +122,7 @@ impl OutageCharges {
     pub(super) async fn send_all(
         &self,
         store: &StoreHandle,
-        link: &mut RedisConnection,
+        connection: &mut RedisConnection,
         now: Millis,
     ) -> Result<(), String> {
         let gateways = store.fleet.size();
@@ -140,7 +140,7 @@ impl OutageCharges {
                 })
                 .collect();
             store.asked_behind.fetch_add(1, Ordering::Relaxed);
-            let sent = tokio::time::timeout(REPLY_TIMEOUT, tell(link, DEBIT, &checks)).await;
+            let sent = tokio::time::timeout(REPLY_TIMEOUT, tell(connection, DEBIT, &checks)).await;
             let why = match sent {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => RedisError::to_string(&error),

@@ -25,7 +25,7 @@ use crate::store::rate_zone::StoreVerdict;
 /// The questions of one request to one store.
 #[derive(Debug, Default)]
 pub struct StoreRequest {
-    pub(super) questions: Vec<KeyCheck>,
+    pub(super) checks: Vec<KeyCheck>,
     /// The time in which the slowest of its keys drains.
     period: Duration,
     /// Whether the store is known to have lost its memory.
@@ -77,29 +77,28 @@ impl StoreRequest {
         let mut name = Vec::with_capacity(64);
         script::append(&mut name, &store.prefix, zone, key);
         let cost = store.weigh(cost, spec);
-        self.questions
-            .push(KeyCheck::new(name, spec, cost, refused));
+        self.checks.push(KeyCheck::new(name, spec, cost, refused));
         self.period = self.period.max(spec.period());
     }
 
     /// What was added last may wait so long until it would pass, where it is over the burst.
     pub fn may_wait(&mut self, longest: Option<Duration>) {
-        if let Some(question) = self.questions.last_mut() {
-            question.patience = longest;
+        if let Some(check) = self.checks.last_mut() {
+            check.patience = longest;
         }
     }
 
     /// What was added last may be serving a penalty that another gateway gave.
     pub fn may_be_punished(&mut self, punishable: bool) {
-        if let Some(question) = self.questions.last_mut() {
-            question.punishable = punishable;
+        if let Some(check) = self.checks.last_mut() {
+            check.punishable = punishable;
         }
     }
 
     /// What was added last has no more than this left, as far as this gateway knows.
     pub fn has_left(&mut self, left: Option<u64>) {
-        if let Some(question) = self.questions.last_mut() {
-            question.left = left;
+        if let Some(check) = self.checks.last_mut() {
+            check.left = left;
         }
     }
 
@@ -113,7 +112,7 @@ impl StoreRequest {
         store: &StoreHandle,
         now: Millis,
     ) -> Result<Vec<Option<StoreVerdict>>, LocalDecision> {
-        let Ok(mut link) = store.link() else {
+        let Ok(mut connection) = store.connection() else {
             return Err(LocalDecision { reply: None });
         };
         self.lost = store.fleet.has_lost(now, self.period);
@@ -121,8 +120,8 @@ impl StoreRequest {
         store.asked.fetch_add(1, Ordering::Relaxed);
         let sent = Arc::clone(&request);
         let mut reply: ReplyFuture = Box::pin(async move {
-            let verdicts = answers(&mut link, &sent).await;
-            (link, verdicts)
+            let verdicts = verdicts(&mut connection, &sent).await;
+            (connection, verdicts)
         });
         match store.in_time(async { (&mut reply).await.1 }, now).await {
             Ok(verdicts) => Ok(verdicts),
@@ -137,8 +136,10 @@ impl StoreRequest {
 
     /// Returns what was charged, for a request that another rule refused.
     pub async fn refund(&self, store: &StoreHandle, now: Millis) {
-        let Ok(mut link) = store.link() else { return };
-        let refund = tell(&mut link, REFUND, &self.questions);
+        let Ok(mut connection) = store.connection() else {
+            return;
+        };
+        let refund = tell(&mut connection, REFUND, &self.checks);
         if let Ok(Err(error)) = tokio::time::timeout(store.timeout, refund).await {
             store.failed(&error, now);
         }
@@ -148,14 +149,14 @@ impl StoreRequest {
 impl PendingReply {
     /// Waits for the reply to a request that was decided without it; whether what passed is still to be charged.
     pub(super) async fn settle(self, refused: bool) -> bool {
-        let Ok((mut link, Ok(verdicts))) =
+        let Ok((mut connection, Ok(verdicts))) =
             tokio::time::timeout(LATE_TIMEOUT, self.reply.into_inner()).await
         else {
             return true;
         };
         if refused && !is_refusal(&verdicts) {
             // Should this get lost, the key has less than it could.
-            let refund = tell(&mut link, REFUND, &self.request.questions);
+            let refund = tell(&mut connection, REFUND, &self.request.checks);
             if let Ok(Err(error)) = tokio::time::timeout(LATE_TIMEOUT, refund).await {
                 tracing::debug!(%error, "could not give back");
             }
@@ -208,12 +209,14 @@ impl DeferredCharges {
 
     /// Sends all of them. Without a connection they are kept until there is one again.
     pub(super) fn send(&self, store: &Arc<StoreHandle>, now: Millis, tasks: &mut JoinSet<()>) {
-        let Ok(link) = store.link() else { return };
+        let Ok(connection) = store.connection() else {
+            return;
+        };
         let send = |act: &'static str, request: StoreRequest| {
-            let (mut link, store) = (link.clone(), Arc::clone(store));
+            let (mut connection, store) = (connection.clone(), Arc::clone(store));
             async move {
-                let telling = tell(&mut link, act, &request.questions);
-                if let Ok(Err(error)) = tokio::time::timeout(REPLY_TIMEOUT, telling).await {
+                let sending = tell(&mut connection, act, &request.checks);
+                if let Ok(Err(error)) = tokio::time::timeout(REPLY_TIMEOUT, sending).await {
                     store.failed(&error, now);
                 }
             }
@@ -230,95 +233,92 @@ impl DeferredCharges {
     }
 
     /// Sends the charges that are left, for a gateway that stops.
-    pub(super) async fn send_last(&self, link: &mut RedisConnection) {
+    pub(super) async fn send_last(&self, connection: &mut RedisConnection) {
         let charges = std::mem::take(&mut *self.charges.lock());
         for request in charges {
-            if tell(link, DEBIT, &request.questions).await.is_err() {
+            if tell(connection, DEBIT, &request.checks).await.is_err() {
                 return;
             }
         }
     }
 }
 
-fn is_refusal(answers: &[Option<StoreVerdict>]) -> bool {
-    let mut heard = answers.iter().flatten();
-    heard.any(|answer| matches!(answer.outcome, Verdict::Refuse { .. }))
+fn is_refusal(verdicts: &[Option<StoreVerdict>]) -> bool {
+    let mut heard = verdicts.iter().flatten();
+    heard.any(|reply| matches!(reply.outcome, Verdict::Refuse { .. }))
 }
 
 /// Asks where the keys are: at one server all at once; in a cluster slot by slot, and what was reserved is given back
 /// when a later one refuses.
-async fn answers(link: &mut RedisConnection, inquiry: &StoreRequest) -> KeyVerdicts {
-    let questions = &inquiry.questions;
-    let slots = by_slot(link, questions);
-    let mut answers = vec![None; questions.len()];
+async fn verdicts(connection: &mut RedisConnection, inquiry: &StoreRequest) -> KeyVerdicts {
+    let checks = &inquiry.checks;
+    let slots = by_slot(connection, checks);
+    let mut verdicts = vec![None; checks.len()];
     for (done, slot) in slots.iter().enumerate() {
-        let answer = perform(link, CHARGE, inquiry.lost, slot).await?;
-        let heard = script::answers(slot.iter().copied(), &answer);
+        let reply = perform(connection, CHARGE, inquiry.lost, slot).await?;
+        let heard = script::verdicts(slot.iter().copied(), &reply);
         let heard = heard.ok_or((ErrorKind::UnexpectedReturnType, "not an answer of ours"))?;
         let refused = heard
             .iter()
-            .any(|answer| matches!(answer.outcome, Verdict::Refuse { .. }));
-        for (question, answer) in slot.iter().zip(heard) {
-            if let Some(index) = questions
-                .iter()
-                .position(|other| std::ptr::eq(*question, other))
-            {
-                answers[index] = Some(answer);
+            .any(|reply| matches!(reply.outcome, Verdict::Refuse { .. }));
+        for (check, reply) in slot.iter().zip(heard) {
+            if let Some(index) = checks.iter().position(|other| std::ptr::eq(*check, other)) {
+                verdicts[index] = Some(reply);
             }
         }
         if refused {
             for reserved in &slots[..done] {
-                perform(link, REFUND, false, reserved).await?;
+                perform(connection, REFUND, false, reserved).await?;
             }
             break;
         }
     }
-    Ok(answers)
+    Ok(verdicts)
 }
 
 /// What nobody waits for an answer to.
 pub(super) async fn tell(
-    link: &mut RedisConnection,
+    connection: &mut RedisConnection,
     act: &str,
-    questions: &[KeyCheck],
+    checks: &[KeyCheck],
 ) -> Result<(), RedisError> {
-    for slot in &by_slot(link, questions) {
-        perform(link, act, false, slot).await?;
+    for slot in &by_slot(connection, checks) {
+        perform(connection, act, false, slot).await?;
     }
     Ok(())
 }
 
 /// One script, run once.
 async fn perform(
-    link: &mut RedisConnection,
+    connection: &mut RedisConnection,
     act: &str,
     lost: bool,
-    questions: &[&KeyCheck],
+    checks: &[&KeyCheck],
 ) -> Result<Value, RedisError> {
     let write = |command: &mut redis::Cmd| {
-        command.arg(questions.len());
-        for question in questions {
-            command.arg(&question.name);
+        command.arg(checks.len());
+        for check in checks {
+            command.arg(&check.name);
         }
         command.arg(act).arg(u8::from(lost));
-        for question in questions {
-            question.write(command);
+        for check in checks {
+            check.write(command);
         }
     };
-    DECIDE.perform(link, write).await
+    DECIDE.perform(connection, write).await
 }
 
 /// Questions whose keys live together, in the order of the first of each.
-fn by_slot<'q>(link: &RedisConnection, questions: &'q [KeyCheck]) -> Vec<Vec<&'q KeyCheck>> {
-    if !link.is_cluster() {
-        return vec![questions.iter().collect()];
+fn by_slot<'q>(connection: &RedisConnection, checks: &'q [KeyCheck]) -> Vec<Vec<&'q KeyCheck>> {
+    if !connection.is_cluster() {
+        return vec![checks.iter().collect()];
     }
     let mut slots: Vec<(Slot, Vec<&KeyCheck>)> = Vec::new();
-    for question in questions {
-        let slot = Slot::for_key(&question.name);
+    for check in checks {
+        let slot = Slot::for_key(&check.name);
         match slots.iter_mut().find(|(known, _)| *known == slot) {
-            Some((_, together)) => together.push(question),
-            None => slots.push((slot, vec![question])),
+            Some((_, together)) => together.push(check),
+            None => slots.push((slot, vec![check])),
         }
     }
     slots.into_iter().map(|(_, together)| together).collect()

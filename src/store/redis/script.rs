@@ -25,7 +25,8 @@ pub(super) struct LuaScript {
 }
 
 /// Decides about requests.
-pub(super) static DECIDE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::counting(DECIDING));
+pub(super) static DECIDE: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::with_algorithms(DECIDING));
 
 /// Says that a gateway is there.
 pub(super) static FLEET: LazyLock<LuaScript> =
@@ -37,7 +38,7 @@ pub(super) static FORGET: LazyLock<LuaScript> =
 
 impl LuaScript {
     /// A script that knows all algorithms and ends like this.
-    pub(super) fn counting(end: &str) -> Self {
+    pub(super) fn with_algorithms(end: &str) -> Self {
         Self::of(CLOCK, &[&algorithms(), end])
     }
 
@@ -50,18 +51,18 @@ impl LuaScript {
     /// Runs it once, on a server that is taught it first if need be; `write` adds keys and arguments.
     pub(super) async fn perform(
         &self,
-        link: &mut RedisConnection,
+        connection: &mut RedisConnection,
         write: impl Fn(&mut Cmd),
     ) -> Result<Value, RedisError> {
         let mut command = redis::cmd("EVALSHA");
         write(command.arg(&self.hash));
-        match link.send(&command).await {
+        match connection.send(&command).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 let mut command = self.teach();
                 write(&mut command);
-                link.send(&command).await
+                connection.send(&command).await
             }
-            answer => answer,
+            reply => reply,
         }
     }
 
@@ -118,13 +119,13 @@ impl KeyCheck {
     }
 
     /// What was answered; `None` for what no script of ours says.
-    fn answer(&self, answer: &[Value]) -> Option<StoreVerdict> {
+    fn verdict(&self, reply: &[Value]) -> Option<StoreVerdict> {
         let [
             Value::Int(kind),
             Value::Int(excess),
             Value::Int(millis),
             Value::Int(left),
-        ] = answer
+        ] = reply
         else {
             return None;
         };
@@ -152,19 +153,19 @@ pub(super) fn outcome(kind: i64, excess: Excess, wait: Option<Duration>) -> Opti
 }
 
 /// What was answered to each question; `None` for what no script of ours says.
-pub(super) fn answers<'q>(
-    questions: impl ExactSizeIterator<Item = &'q KeyCheck>,
-    answer: &Value,
+pub(super) fn verdicts<'q>(
+    checks: impl ExactSizeIterator<Item = &'q KeyCheck>,
+    reply: &Value,
 ) -> Option<Vec<StoreVerdict>> {
-    let Value::Array(answers) = answer else {
+    let Value::Array(verdicts) = reply else {
         return None;
     };
-    if answers.len() != 4 * questions.len() {
+    if verdicts.len() != 4 * checks.len() {
         return None;
     }
-    questions
-        .zip(answers.chunks(4))
-        .map(|(question, answer)| question.answer(answer))
+    checks
+        .zip(verdicts.chunks(4))
+        .map(|(check, reply)| check.verdict(reply))
         .collect()
 }
 

@@ -72,7 +72,7 @@ pub(super) struct LeaseAccount {
     /// How many more would have passed besides what is in hand, and when that was heard.
     news: Option<(Millis, u64)>,
     /// The same, and stays known.
-    heard: Option<(Millis, u64)>,
+    known: Option<(Millis, u64)>,
 }
 
 impl LeaseAccount {
@@ -96,7 +96,7 @@ impl LeaseAccount {
             seen: now,
             demand: KeyDemand::new(now),
             news: None,
-            heard: None,
+            known: None,
         }
     }
 
@@ -105,11 +105,11 @@ impl LeaseAccount {
         &mut self,
         now: Millis,
         cost: Cost,
-        manner: LeaseMode,
+        lease_mode: LeaseMode,
     ) -> (LeaseVerdict, bool) {
         self.seen = now;
         self.used = self.used.saturating_add(cost.0);
-        let crowded = manner
+        let crowded = lease_mode
             .local_above
             .is_some_and(|above| self.demand.note(now, cost, &self.spec, above));
         // Who asks for nothing wants to know whether the key is in debt.
@@ -120,25 +120,26 @@ impl LeaseAccount {
             self.left -= cost.0;
             return (
                 LeaseVerdict::Spent(self.turn(now, cost)),
-                self.is_low(now, manner),
+                self.is_low(now, lease_mode),
             );
         }
         if let Some(refusal) = self.refusal(now, cost) {
             return (LeaseVerdict::Refuse(refusal), false);
         }
-        if !self.is_leased(manner) {
+        if !self.is_leased(lease_mode) {
             return (LeaseVerdict::Ask, false);
         }
         if self.asking {
-            let word = if crowded {
-                LeaseVerdict::Refuse(self.soon(cost, manner))
+            let verdict = if crowded {
+                LeaseVerdict::Refuse(self.soon(cost, lease_mode))
             } else {
                 LeaseVerdict::Ask
             };
-            return (word, false);
+            return (verdict, false);
         }
         self.asking = true;
-        if manner.mode == StoreMode::Leased && self.trusted && self.owed == 0 && cost <= CREDIT {
+        if lease_mode.mode == StoreMode::Leased && self.trusted && self.owed == 0 && cost <= CREDIT
+        {
             let outcome = self.turn(now, cost);
             self.owed = cost.0;
             return (LeaseVerdict::Spent(outcome), true);
@@ -182,7 +183,7 @@ impl LeaseAccount {
     }
 
     /// What to ask for now; whoever calls this asks, and says what came of it.
-    pub(super) fn prepare(&mut self, now: Millis, manner: LeaseMode) -> LeaseRequest {
+    pub(super) fn prepare(&mut self, now: Millis, lease_mode: LeaseMode) -> LeaseRequest {
         self.asking = true;
         let mut ask = LeaseRequest {
             owed: std::mem::take(&mut self.owed),
@@ -193,7 +194,7 @@ impl LeaseAccount {
         if now >= self.until {
             ask.back = std::mem::take(&mut self.left);
         }
-        let target = self.target(now, manner);
+        let target = self.target(now, lease_mode);
         ask.want = target.saturating_sub(self.left).div_ceil(Excess::ONE.0);
         self.used = 0;
         self.asked_at = Some(now);
@@ -206,7 +207,7 @@ impl LeaseAccount {
         sent: Millis,
         now: Millis,
         grant: &LeaseGrant,
-        manner: LeaseMode,
+        lease_mode: LeaseMode,
     ) {
         self.asking = false;
         self.trusted = true;
@@ -236,7 +237,7 @@ impl LeaseAccount {
         } = grant.outcome
         {
             // Counted from now, so that it is never too early: the next one may pass before it is charged.
-            let until = now.after((after + TICK).max(manner.pace(&self.spec)));
+            let until = now.after((after + TICK).max(lease_mode.pace(&self.spec)));
             self.over = Some(RefusedUntil {
                 until,
                 retry: now.after(after),
@@ -245,7 +246,7 @@ impl LeaseAccount {
             });
         }
         self.news = Some((now, grant.remaining));
-        self.heard = self.news;
+        self.known = self.news;
     }
 
     /// The store has lost what was leased, and what it may be about to lease.
@@ -295,26 +296,26 @@ impl LeaseAccount {
 
     /// How many more pass everywhere, if that was heard just now and has not been passed on.
     pub(super) fn news(&mut self, now: Millis) -> Option<u64> {
-        let (heard, remaining) = self.news.take()?;
+        let (known, remaining) = self.news.take()?;
         let in_hand = self.left / Excess::ONE.0;
-        let holds = self.is_out(now) || now.since(heard) <= FRESH;
+        let holds = self.is_out(now) || now.since(known) <= FRESH;
         holds.then_some(remaining.saturating_add(in_hand))
     }
 
     /// How many more would pass at most, by what was last heard and has come back since. Not for windows: those of a server begin
     /// at moments that are not known here.
     fn known_left(&self, now: Millis) -> Option<u64> {
-        let (heard, left) = self.heard.filter(|_| !self.spec.info().windowed)?;
+        let (known, left) = self.known.filter(|_| !self.spec.info().windowed)?;
         let quota = self.spec.quota();
-        let back = u128::from(quota) * (now.since(heard) + TICK).as_millis();
+        let back = u128::from(quota) * (now.since(known) + TICK).as_millis();
         let back = back.div_ceil(self.spec.period().as_millis().max(1));
         let left = left.saturating_add(u64::try_from(back).unwrap_or(u64::MAX));
         (left < quota).then_some(left)
     }
 
     /// Whether it takes leases: in the mode of that name, and where too much is wanted to ask about each.
-    fn is_leased(&self, manner: LeaseMode) -> bool {
-        manner.leases(&self.spec) && (manner.mode == StoreMode::Leased || self.is_crowded())
+    fn is_leased(&self, lease_mode: LeaseMode) -> bool {
+        lease_mode.leases(&self.spec) && (lease_mode.mode == StoreMode::Leased || self.is_crowded())
     }
 
     /// Whether there is nothing more to be had.
@@ -323,19 +324,19 @@ impl LeaseAccount {
     }
 
     /// Whether what is in hand will not last.
-    fn is_low(&mut self, now: Millis, manner: LeaseMode) -> bool {
+    fn is_low(&mut self, now: Millis, lease_mode: LeaseMode) -> bool {
         let low = !self.asking
             && !self.is_out(now)
-            && self.is_leased(manner)
+            && self.is_leased(lease_mode)
             && self.left <= self.size / 4;
         self.asking |= low;
         low
     }
 
     /// How much should be in hand.
-    fn target(&self, now: Millis, manner: LeaseMode) -> u64 {
-        let most = manner.most(&self.spec);
-        if !self.is_leased(manner) {
+    fn target(&self, now: Millis, lease_mode: LeaseMode) -> u64 {
+        let most = lease_mode.most(&self.spec);
+        if !self.is_leased(lease_mode) {
             return 0;
         }
         if self.is_crowded() {
@@ -367,8 +368,8 @@ impl LeaseAccount {
     }
 
     /// Refuses while the answer is on its way.
-    fn soon(&self, cost: Cost, manner: LeaseMode) -> Verdict {
-        let pace = manner.pace(&self.spec);
+    fn soon(&self, cost: Cost, lease_mode: LeaseMode) -> Verdict {
+        let pace = lease_mode.pace(&self.spec);
         // Of a key that so much is wanted of nothing is left.
         let earned = earned_in(&self.spec, cost).unwrap_or_default();
         Verdict::Refuse {

@@ -129,12 +129,12 @@ impl ZoneLeases {
     ) -> (LeaseVerdict, Option<u64>) {
         let plain = key.packed;
         let key = key.with_class(spec.class());
-        let manner = self.manner();
+        let lease_mode = self.lease_mode();
         let mut table = self.table(&key).lock();
         let Some(entry) = self.entry(&mut table, (&key, plain), now, spec) else {
             return (LeaseVerdict::Ask, None);
         };
-        let (word, wanting) = entry.account.spend(now, cost, manner);
+        let (verdict, wanting) = entry.account.spend(now, cost, lease_mode);
         let news = entry.account.news(now);
         if wanting && entry.name.is_none() {
             let mut full = Vec::with_capacity(64);
@@ -145,10 +145,10 @@ impl ZoneLeases {
         if wanting {
             self.queue.want(Arc::clone(self), key);
         }
-        if word != LeaseVerdict::Ask {
+        if verdict != LeaseVerdict::Ask {
             self.queue.decided.fetch_add(1, Ordering::Relaxed);
         }
-        (word, news)
+        (verdict, news)
     }
 
     /// Takes back what was spent on a request, which somebody else refused.
@@ -187,7 +187,7 @@ impl ZoneLeases {
         }
     }
 
-    fn manner(&self) -> LeaseMode {
+    fn lease_mode(&self) -> LeaseMode {
         LeaseMode {
             mode: self.queue.store.mode,
             gateways: self.queue.store.fleet.size(),
@@ -197,10 +197,14 @@ impl ZoneLeases {
 
     /// What is to be asked about a key; `None` where it is not known any more.
     fn prepare(self: &Arc<Self>, key: Key, now: Millis) -> Option<LeaseTask> {
-        let manner = self.manner();
+        let lease_mode = self.lease_mode();
         let (name, spec, ask) = self.with(&key, |entry| {
             let name = entry.name.clone()?;
-            Some((name, entry.account.spec, entry.account.prepare(now, manner)))
+            Some((
+                name,
+                entry.account.spec,
+                entry.account.prepare(now, lease_mode),
+            ))
         })??;
         Some(LeaseTask {
             name,
@@ -212,9 +216,9 @@ impl ZoneLeases {
     }
 
     fn settle(&self, key: &Key, sent: Millis, now: Millis, grant: &LeaseGrant) {
-        let manner = self.manner();
+        let lease_mode = self.lease_mode();
         let plain = self.with(key, |entry| {
-            entry.account.settle(sent, now, grant, manner);
+            entry.account.settle(sent, now, grant, lease_mode);
             entry.plain
         });
         if let (Some(plain), Some(left)) = (plain, grant.penalty)
@@ -411,7 +415,7 @@ impl LeaseQueue {
 
     /// Gets keys what they want, for as long as it is polled.
     pub(in crate::store::redis) async fn run(&self, clock: &Clock) {
-        let mut link: Option<(u64, RedisConnection)> = None;
+        let mut connection: Option<(u64, RedisConnection)> = None;
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -425,30 +429,37 @@ impl LeaseQueue {
                 continue;
             }
             let epoch = self.store.epoch();
-            let sound = link.take().filter(|(made, _)| *made == epoch);
-            link = match sound {
+            let sound = connection.take().filter(|(made, _)| *made == epoch);
+            connection = match sound {
                 _ if self.store.is_away() => None,
-                Some(link) => Some(link),
-                None => self.reach(clock).await.map(|link| (epoch, link)),
+                Some(connection) => Some(connection),
+                None => self
+                    .reach(clock)
+                    .await
+                    .map(|connection| (epoch, connection)),
             };
-            let done = match &link {
-                Some((_, link)) => self.perform(link, tasks, clock).await,
+            let done = match &connection {
+                Some((_, connection)) => self.perform(connection, tasks, clock).await,
                 None => {
                     give_up(&tasks);
                     false
                 }
             };
             if !done {
-                link = None;
+                connection = None;
             }
         }
     }
 
     /// Gives back all that is in hand.
-    pub(in crate::store::redis) async fn return_all(&self, link: &RedisConnection, clock: &Clock) {
+    pub(in crate::store::redis) async fn return_all(
+        &self,
+        connection: &RedisConnection,
+        clock: &Clock,
+    ) {
         let mut tasks = Vec::new();
         self.sweep(clock.now(), true, &mut tasks);
-        self.perform(link, tasks, clock).await;
+        self.perform(connection, tasks, clock).await;
     }
 
     fn sharing(&self, now: Millis) -> FleetShare {
@@ -469,7 +480,7 @@ impl LeaseQueue {
 
     async fn reach(&self, clock: &Clock) -> Option<RedisConnection> {
         match tokio::time::timeout(LATE, self.store.connector.connect()).await {
-            Ok(Ok(link)) => Some(link),
+            Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
                 self.store.give_up(clock.now(), error.to_string());
                 None
@@ -479,20 +490,25 @@ impl LeaseQueue {
     }
 
     /// Asks about all, and tells those who wait; whether the connection is still good.
-    async fn perform(&self, link: &RedisConnection, tasks: Vec<LeaseTask>, clock: &Clock) -> bool {
+    async fn perform(
+        &self,
+        connection: &RedisConnection,
+        tasks: Vec<LeaseTask>,
+        clock: &Clock,
+    ) -> bool {
         let sent = clock.now();
         let sharing = self.sharing(sent);
         let tasks = Arc::new(tasks);
         // In a cluster every key has its own place.
-        let together = if link.is_cluster() { 1 } else { TOGETHER };
+        let together = if connection.is_cluster() { 1 } else { TOGETHER };
         let mut asking = JoinSet::new();
         for start in (0..tasks.len()).step_by(together) {
             let part = start..tasks.len().min(start + together);
-            let (mut link, tasks) = (link.clone(), Arc::clone(&tasks));
+            let (mut connection, tasks) = (connection.clone(), Arc::clone(&tasks));
             let sharing = sharing.clone();
             self.store.asked_behind.fetch_add(1, Ordering::Relaxed);
             asking.spawn(async move {
-                let answer = ask(&mut link, &tasks[part.clone()], &sharing).await;
+                let answer = ask(&mut connection, &tasks[part.clone()], &sharing).await;
                 (part, answer)
             });
         }
@@ -533,7 +549,7 @@ impl LeaseQueue {
 
 /// Takes leases and gives them back.
 pub(super) static LEASE: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::counting(include_str!("lease.lua")));
+    LazyLock::new(|| LuaScript::with_algorithms(include_str!("lease.lua")));
 
 /// How a store is shared.
 #[derive(Debug, Clone)]
@@ -558,12 +574,12 @@ fn give_up(tasks: &[LeaseTask]) {
 
 /// One script, run once.
 async fn ask(
-    link: &mut RedisConnection,
+    connection: &mut RedisConnection,
     tasks: &[LeaseTask],
     sharing: &FleetShare,
 ) -> Result<Vec<LeaseGrant>, RedisError> {
     let answer = LEASE
-        .perform(link, |command| write(command, tasks, sharing))
+        .perform(connection, |command| write(command, tasks, sharing))
         .await?;
     grants(tasks, &answer).ok_or_else(|| {
         (

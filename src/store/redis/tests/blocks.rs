@@ -27,7 +27,7 @@ fn the_sliding_window_in_blocks_is_the_same_in_redis() {
 fn blocks_of_another_length_fall_out_no_earlier() {
     let server = Server::start();
     let mut told = Told::new(&server);
-    let question = |precision| {
+    let check = |precision| {
         let spec = LimitSpec::Blocks(Blocks {
             limit: Excess::requests(10),
             window: Duration::from_secs(60),
@@ -36,10 +36,10 @@ fn blocks_of_another_length_fall_out_no_earlier() {
         KeyCheck::new(b"key".to_vec(), &spec, Cost::ONE, false)
     };
     let mut passed = |precision, now| {
-        let answers = (0..20).map(|_| told.run("charge", &[question(precision)], now));
+        let verdicts = (0..20).map(|_| told.run("charge", &[check(precision)], now));
         let passes =
-            |answers: &Vec<StoreVerdict>| matches!(answers[0].outcome, Verdict::Pass { .. });
-        answers.filter(passes).count()
+            |verdicts: &Vec<StoreVerdict>| matches!(verdicts[0].outcome, Verdict::Pass { .. });
+        verdicts.filter(passes).count()
     };
     assert_eq!(passed(30, 89_999), 10);
     let finer = [89_999, 120_000, 149_998, 151_000].map(|now| passed(1, now));

@@ -61,10 +61,10 @@ fn only_what_is_held_for_long_is_spoken_for_and_what_was_not_heard_at_once_again
     let due = ledger.due(Millis(4_000), LONG);
     assert_eq!(sets(&due), ["weir:{zone:old}:places"]);
     assert!(ledger.due(Millis(4_100), LONG).is_empty());
-    ledger.not_told(&due);
+    ledger.not_renewed(&due);
     assert_eq!(ledger.due(Millis(4_200), LONG), due);
     ledger.give(id);
-    ledger.not_told(&due);
+    ledger.not_renewed(&due);
     assert!(ledger.due(Millis(4_300), LONG).is_empty());
     assert!(ledger.is_time(Millis(4_300), 0));
     assert!(ledger.due(Millis(4_300), LONG).is_empty());

@@ -106,20 +106,20 @@ impl Told {
         }
     }
 
-    fn run(&mut self, act: &str, questions: &[KeyCheck], now: u64) -> Vec<StoreVerdict> {
+    fn run(&mut self, act: &str, checks: &[KeyCheck], now: u64) -> Vec<StoreVerdict> {
         let mut command = self.program.teach();
-        command.arg(questions.len());
-        for question in questions {
-            command.arg(&question.name);
+        command.arg(checks.len());
+        for check in checks {
+            command.arg(&check.name);
         }
         command.arg(act).arg(0);
-        for question in questions {
-            question.write(&mut command);
+        for check in checks {
+            check.write(&mut command);
         }
         command.arg(now);
         let answer: Value = command.query(&mut self.connection).unwrap();
         if act == "charge" {
-            script::answers(questions.iter(), &answer).unwrap()
+            script::verdicts(checks.iter(), &answer).unwrap()
         } else {
             Vec::new()
         }
@@ -199,9 +199,9 @@ fn hold_through(
                 match step {
                     Step::Charge { cost } => {
                         let cost = Cost::milli(cost);
-                        let question = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
+                        let check = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
                         let (expected, receipt) = zone.charge(&key, Millis(now), cost, &spec);
-                        let got = told.run("charge", &[question], now);
+                        let got = told.run("charge", &[check], now);
                         prop_assert_eq!(got[0].outcome, expected, "at {}", now);
                         if let Some(key_status) = zone.key_status(&key, Millis(now), &spec) {
                             // Times divided by times: of these the script knows the number to one.
@@ -228,9 +228,9 @@ fn hold_through(
                     Step::Refund => {
                         now -= pause;
                         if let Some((cost, receipt)) = last.take() {
-                            let question = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
+                            let check = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
                             zone.refund(&key, receipt, Millis(now), cost, &spec);
-                            told.run("refund", &[question], now);
+                            told.run("refund", &[check], now);
                             clock::forget_drained(&zone, &key, now, &spec);
                         }
                     }
@@ -322,7 +322,7 @@ fn the_sliding_log_is_the_same_in_redis() {
 fn all_are_asked_before_any_is_charged() {
     let server = Server::start();
     let mut told = Told::new(&server);
-    let question = |name: &str, burst| {
+    let check = |name: &str, burst| {
         let spec = LimitSpec::LeakyBucket(LeakyBucket {
             rate: Rate::per_minute(1_000),
             burst: Excess::requests(burst),
@@ -330,9 +330,9 @@ fn all_are_asked_before_any_is_charged() {
         });
         KeyCheck::new(name.as_bytes().to_vec(), &spec, Cost::ONE, false)
     };
-    let both = [question("wide", 9), question("narrow", 0)];
-    let passed = |answers: &[StoreVerdict]| {
-        answers
+    let both = [check("wide", 9), check("narrow", 0)];
+    let passed = |verdicts: &[StoreVerdict]| {
+        verdicts
             .iter()
             .all(|answer| matches!(answer.outcome, Verdict::Pass { .. }))
     };
@@ -358,8 +358,8 @@ fn a_key_lives_until_it_has_drained() {
         delay: Delay::Never,
     });
     for _ in 0..6 {
-        let question = KeyCheck::new(b"slow".to_vec(), &spec, Cost::ONE, false);
-        told.run("charge", &[question], 5_000);
+        let check = KeyCheck::new(b"slow".to_vec(), &spec, Cost::ONE, false);
+        told.run("charge", &[check], 5_000);
     }
     let mut connection = server.connection();
     let left: u64 = redis::cmd("PTTL")

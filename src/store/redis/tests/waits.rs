@@ -55,9 +55,9 @@ fn who_may_wait_waits_as_long_in_redis() {
             for pause in pauses {
                 now += pause;
                 let (cost, refused) = (Cost::ONE, false);
-                let mut question = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
-                question.patience = Some(longest);
-                let got = told.run("charge", &[question], now);
+                let mut check = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
+                check.patience = Some(longest);
+                let got = told.run("charge", &[check], now);
                 let expected = expected(&zone, &spec, now, longest);
                 prop_assert_eq!(got[0].outcome, expected, "at {}", now);
             }

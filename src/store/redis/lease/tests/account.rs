@@ -6,7 +6,7 @@ use crate::algorithm::{Blocks, Excess, LimitSpec, Verdict};
 use crate::config::plan::StoreMode;
 use crate::store::redis::lease::ZoneLeases;
 use crate::store::redis::lease::account::{LeaseAccount, LeaseGrant};
-use crate::store::redis::lease::tests::{NOW, after, manner, tokens};
+use crate::store::redis::lease::tests::{NOW, after, lease_mode, tokens};
 
 #[test]
 fn a_key_with_nothing_in_hand_gives_nothing_back() {
@@ -20,9 +20,9 @@ fn a_key_with_nothing_in_hand_gives_nothing_back() {
 #[test]
 fn what_is_in_hand_is_told_as_left() {
     let (spec, _) = tokens(100);
-    let manner = manner(StoreMode::Leased, 2);
+    let lease_mode = lease_mode(StoreMode::Leased, 2);
     let mut account = LeaseAccount::new(spec, NOW);
-    account.prepare(NOW, manner);
+    account.prepare(NOW, lease_mode);
     let grant = LeaseGrant {
         outcome: Verdict::Pass { excess: Excess(0) },
         remaining: 10,
@@ -31,7 +31,7 @@ fn what_is_in_hand_is_told_as_left() {
         window: 0,
         penalty: None,
     };
-    account.settle(NOW, NOW, &grant, manner);
+    account.settle(NOW, NOW, &grant, lease_mode);
     assert_eq!(account.news(NOW), Some(15));
     assert_eq!(account.news(NOW), None, "it was passed on");
 }

@@ -15,7 +15,7 @@ fn after(millis: u64) -> Millis {
     Millis(NOW.0 + millis)
 }
 
-fn manner(mode: StoreMode, gateways: u32) -> LeaseMode {
+fn lease_mode(mode: StoreMode, gateways: u32) -> LeaseMode {
     LeaseMode {
         mode,
         gateways,
@@ -23,8 +23,8 @@ fn manner(mode: StoreMode, gateways: u32) -> LeaseMode {
     }
 }
 
-fn retry_after(word: LeaseVerdict) -> Option<u64> {
-    match word {
+fn retry_after(verdict: LeaseVerdict) -> Option<u64> {
+    match verdict {
         LeaseVerdict::Refuse(Verdict::Refuse { retry_after, .. }) => {
             retry_after.map(|after| u64::try_from(after.as_millis()).unwrap())
         }
@@ -42,14 +42,14 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
     };
     let spec = LimitSpec::LeakyBucket(numbers);
     let mut state = numbers.new_state(NOW);
-    let (manner, five) = (manner(StoreMode::Leased, 2), Cost::milli(5_000));
+    let (lease_mode, five) = (lease_mode(StoreMode::Leased, 2), Cost::milli(5_000));
     let mut account = LeaseAccount::new(spec, NOW);
     for _ in 0..2 {
-        assert_eq!(account.spend(NOW, five, manner).0, LeaseVerdict::Ask);
+        assert_eq!(account.spend(NOW, five, lease_mode).0, LeaseVerdict::Ask);
         let outcome = numbers.charge(&mut state, NOW, five).0;
         assert!(matches!(outcome, Verdict::Pass { .. }));
     }
-    account.prepare(NOW, manner);
+    account.prepare(NOW, lease_mode);
     let grant = LeaseGrant {
         outcome: numbers.peek(&state, NOW, Cost::ONE),
         remaining: 0,
@@ -58,8 +58,8 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
         window: 0,
         penalty: None,
     };
-    account.settle(NOW, after(3), &grant, manner);
-    let mut told = |later, cost| retry_after(account.spend(after(later), cost, manner).0);
+    account.settle(NOW, after(3), &grant, lease_mode);
+    let mut told = |later, cost| retry_after(account.spend(after(later), cost, lease_mode).0);
     assert_eq!(told(3, five), Some(5_000));
     assert_eq!(told(103, five), Some(4_900));
     assert_eq!(told(103, Cost::ONE), Some(901));
@@ -67,7 +67,7 @@ fn a_refusal_that_was_told_for_one_request_names_the_time_of_a_heavier_one() {
     assert_eq!(told(103, Cost::milli(10_000)), Some(9_900));
     assert_eq!(told(103, Cost::milli(10_001)), None, "it never passes");
     assert_eq!(
-        account.spend(after(1_100), five, manner).0,
+        account.spend(after(1_100), five, lease_mode).0,
         LeaseVerdict::Ask
     );
     let outcome = numbers.peek(&state, after(5_003), five);
@@ -108,14 +108,14 @@ fn remembered<A: Algorithm>(
     asked: u64,
     later: u64,
 ) -> Result<(), TestCaseError> {
-    let manner = manner(StoreMode::Exact, 2);
+    let lease_mode = lease_mode(StoreMode::Exact, 2);
     let mut account = LeaseAccount::new(spec(numbers), NOW);
     let mut state = numbers.new_state(NOW);
     numbers.debit(&mut state, NOW, Cost::milli(debt));
     let told = Cost::milli(told);
     account.learn(NOW, told, &numbers.peek(&state, NOW, told));
     let cost = Cost::milli(asked);
-    let LeaseVerdict::Refuse(said) = account.spend(after(later), cost, manner).0 else {
+    let LeaseVerdict::Refuse(said) = account.spend(after(later), cost, lease_mode).0 else {
         return Ok(());
     };
     match (said, numbers.peek(&state, after(later), cost)) {
@@ -150,13 +150,13 @@ fn who_is_refused_in_a_crowd_is_told_when_so_much_is_earned() {
         rate: Rate::per_second(100_000),
         capacity: Excess::requests(10),
     });
-    let manner = manner(StoreMode::Exact, 1);
+    let lease_mode = lease_mode(StoreMode::Exact, 1);
     let mut account = LeaseAccount::new(spec, NOW);
     for _ in 0..51 {
-        account.spend(NOW, Cost::ONE, manner);
+        account.spend(NOW, Cost::ONE, lease_mode);
     }
     assert!(account.is_crowded());
-    let mut told = |cost| retry_after(account.spend(NOW, cost, manner).0);
+    let mut told = |cost| retry_after(account.spend(NOW, cost, lease_mode).0);
     // A hundred a second; no sooner than the next question.
     assert_eq!(told(Cost::ONE), Some(25));
     assert_eq!(told(Cost::milli(8_000)), Some(80));

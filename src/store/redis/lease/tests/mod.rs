@@ -54,7 +54,7 @@ struct Gateway {
     asked: Option<(LeaseRequest, Millis, u64)>,
 }
 
-fn manner(mode: StoreMode, gateways: u32) -> LeaseMode {
+fn lease_mode(mode: StoreMode, gateways: u32) -> LeaseMode {
     LeaseMode {
         mode,
         gateways,
@@ -66,11 +66,11 @@ fn manner(mode: StoreMode, gateways: u32) -> LeaseMode {
 fn simulate<A: Algorithm>(
     spec: LimitSpec,
     mut count: Count<A>,
-    manner: LeaseMode,
+    lease_mode: LeaseMode,
     steps: &[(u64, usize, u64)],
 ) -> (Vec<u64>, u64) {
     let start = 1_000_000;
-    let mut gateways: Vec<_> = (0..manner.gateways)
+    let mut gateways: Vec<_> = (0..lease_mode.gateways)
         .map(|_| Gateway {
             account: LeaseAccount::new(spec, Millis(start)),
             asked: None,
@@ -85,13 +85,13 @@ fn simulate<A: Algorithm>(
             for gateway in &mut gateways {
                 let idle = gateway.account.idle(at, false);
                 if let Some(ask) = idle {
-                    count.answer(&ask, at, manner.gateways);
+                    count.answer(&ask, at, lease_mode.gateways);
                 }
                 if let Some((ask, sent, heard)) = gateway.asked
                     && heard <= now
                 {
-                    let grant = count.answer(&ask, at, manner.gateways);
-                    gateway.account.settle(sent, at, &grant, manner);
+                    let grant = count.answer(&ask, at, lease_mode.gateways);
+                    gateway.account.settle(sent, at, &grant, lease_mode);
                     gateway.asked = None;
                 }
             }
@@ -99,8 +99,8 @@ fn simulate<A: Algorithm>(
         }
         let (at, index) = (Millis(now), whose % gateways.len());
         let gateway = &mut gateways[index];
-        let (word, wanting) = gateway.account.spend(at, Cost::ONE, manner);
-        match word {
+        let (verdict, wanting) = gateway.account.spend(at, Cost::ONE, lease_mode);
+        match verdict {
             LeaseVerdict::Ask => {
                 let outcome = count.numbers.charge(&mut count.state, at, Cost::ONE).0;
                 gateway.account.learn(at, Cost::ONE, &outcome);
@@ -112,7 +112,7 @@ fn simulate<A: Algorithm>(
             LeaseVerdict::Spent(_) => passed.push(now),
         }
         if wanting {
-            let ask = gateway.account.prepare(at, manner);
+            let ask = gateway.account.prepare(at, lease_mode);
             gateway.asked = Some((ask, at, now + latency));
         }
     }
@@ -153,7 +153,7 @@ proptest! {
         let spec = LimitSpec::LeakyBucket(numbers);
         let count = Count { numbers, state: numbers.new_state(Millis(0)), window: 0 };
         let mode = if leased { StoreMode::Leased } else { StoreMode::Exact };
-        let (passed, most) = simulate(spec, count, manner(mode, gateways), &steps);
+        let (passed, most) = simulate(spec, count, lease_mode(mode, gateways), &steps);
         let credit = if leased { gateways } else { 0 };
         let limit = i128::from(burst + 1 + credit);
         prop_assert!(most <= spec.quota(), "{most} in hand");
@@ -177,8 +177,8 @@ proptest! {
         };
         let spec = LimitSpec::FixedWindow(numbers);
         let count = Count { numbers, state: numbers.new_state(Millis(0)), window };
-        let manner = manner(StoreMode::Leased, gateways);
-        let (passed, _) = simulate(spec, count, manner, &steps);
+        let lease_mode = lease_mode(StoreMode::Leased, gateways);
+        let (passed, _) = simulate(spec, count, lease_mode, &steps);
         for part in passed.chunk_by(|one, other| one / window == other / window) {
             prop_assert!(part.len() <= (limit + gateways) as usize, "{} of {limit}", part.len());
         }
@@ -208,29 +208,29 @@ fn settle(
     account: &mut LeaseAccount,
     count: &mut Count<TokenBucket>,
     now: Millis,
-    manner: LeaseMode,
+    lease_mode: LeaseMode,
 ) -> LeaseRequest {
-    let ask = account.prepare(now, manner);
-    let grant = count.answer(&ask, now, manner.gateways);
-    account.settle(now, now, &grant, manner);
+    let ask = account.prepare(now, lease_mode);
+    let grant = count.answer(&ask, now, lease_mode.gateways);
+    account.settle(now, now, &grant, lease_mode);
     ask
 }
 
 #[test]
 fn hot_keys_get_more_and_those_that_come_once_get_nothing() {
     let (spec, mut count) = tokens(100);
-    let manner = manner(StoreMode::Leased, 2);
+    let lease_mode = lease_mode(StoreMode::Leased, 2);
     let mut account = LeaseAccount::new(spec, NOW);
     let pass = LeaseVerdict::Spent(Verdict::Pass { excess: Excess(0) });
-    assert_eq!(account.spend(NOW, Cost::ONE, manner), (pass, true));
-    let first = settle(&mut account, &mut count, NOW, manner);
+    assert_eq!(account.spend(NOW, Cost::ONE, lease_mode), (pass, true));
+    let first = settle(&mut account, &mut count, NOW, lease_mode);
     assert_eq!((first.owed, first.want), (Excess::ONE.0, 0));
     let mut wants = Vec::new();
     for step in (10..2_000).step_by(10) {
-        let (word, wanting) = account.spend(after(step), Cost::ONE, manner);
-        assert_eq!(word, pass, "at {step}");
+        let (verdict, wanting) = account.spend(after(step), Cost::ONE, lease_mode);
+        assert_eq!(verdict, pass, "at {step}");
         if wanting {
-            wants.push(settle(&mut account, &mut count, after(step), manner).want);
+            wants.push(settle(&mut account, &mut count, after(step), lease_mode).want);
         }
     }
     assert_eq!(wants[..3], [2, 8, 30], "{wants:?}");
@@ -243,11 +243,11 @@ fn hot_keys_get_more_and_those_that_come_once_get_nothing() {
 #[test]
 fn what_lies_idle_goes_back_and_nothing_is_owed() {
     let (spec, mut count) = tokens(100);
-    let manner = manner(StoreMode::Leased, 1);
+    let lease_mode = lease_mode(StoreMode::Leased, 1);
     let mut account = LeaseAccount::new(spec, NOW);
     for step in 0..20 {
-        if account.spend(after(step), Cost::ONE, manner).1 {
-            settle(&mut account, &mut count, after(step), manner);
+        if account.spend(after(step), Cost::ONE, lease_mode).1 {
+            settle(&mut account, &mut count, after(step), lease_mode);
         }
     }
     let left = account.left();
@@ -262,15 +262,15 @@ fn what_lies_idle_goes_back_and_nothing_is_owed() {
 #[test]
 fn what_is_owed_is_told_again_until_it_is_heard() {
     let (spec, mut count) = tokens(100);
-    let manner = manner(StoreMode::Leased, 1);
+    let lease_mode = lease_mode(StoreMode::Leased, 1);
     let mut account = LeaseAccount::new(spec, NOW);
     assert!(!account.wakes(), "nothing is owed");
-    account.spend(NOW, Cost::ONE, manner);
-    let unheard = account.prepare(NOW, manner);
+    account.spend(NOW, Cost::ONE, lease_mode);
+    let unheard = account.prepare(NOW, lease_mode);
     assert!(!account.wakes(), "it is being told");
     account.fail(&unheard);
     assert!(account.wakes());
-    let heard = settle(&mut account, &mut count, after(10), manner);
+    let heard = settle(&mut account, &mut count, after(10), lease_mode);
     assert_eq!((unheard.owed, heard.owed), (Excess::ONE.0, Excess::ONE.0));
     assert!(!account.wakes());
 }
@@ -278,7 +278,7 @@ fn what_is_owed_is_told_again_until_it_is_heard() {
 #[test]
 fn a_refusal_holds_until_a_moment_before_its_time() {
     let (spec, _) = tokens(10);
-    let manner = manner(StoreMode::Exact, 3);
+    let lease_mode = lease_mode(StoreMode::Exact, 3);
     let mut account = LeaseAccount::new(spec, NOW);
     let refusal = Verdict::Refuse {
         excess: Excess(7),
@@ -290,16 +290,16 @@ fn a_refusal_holds_until_a_moment_before_its_time() {
             excess: Excess(7),
             retry_after: Some(Duration::from_millis(left)),
         };
-        let word = account.spend(after(later), Cost::ONE, manner).0;
-        assert_eq!(word, LeaseVerdict::Refuse(said));
+        let verdict = account.spend(after(later), Cost::ONE, lease_mode).0;
+        assert_eq!(verdict, LeaseVerdict::Refuse(said));
     }
     let smaller = Cost::milli(500);
     assert_eq!(
-        account.spend(after(10), smaller, manner).0,
+        account.spend(after(10), smaller, lease_mode).0,
         LeaseVerdict::Ask
     );
     assert_eq!(
-        account.spend(after(39), Cost::ONE, manner).0,
+        account.spend(after(39), Cost::ONE, lease_mode).0,
         LeaseVerdict::Ask
     );
 }
@@ -316,14 +316,16 @@ fn a_key_over_its_limit_is_known_until_it_may_come_back() {
         state: numbers.new_state(NOW),
         window: 0,
     };
-    let manner = manner(StoreMode::Leased, 1);
+    let lease_mode = lease_mode(StoreMode::Leased, 1);
     let mut account = LeaseAccount::new(LimitSpec::TokenBucket(numbers), NOW);
-    let passes = |word| matches!(word, LeaseVerdict::Spent(_));
-    assert!(passes(account.spend(NOW, Cost::ONE, manner).0));
-    settle(&mut account, &mut count, NOW, manner);
+    let passes = |verdict| matches!(verdict, LeaseVerdict::Spent(_));
+    assert!(passes(account.spend(NOW, Cost::ONE, lease_mode).0));
+    settle(&mut account, &mut count, NOW, lease_mode);
     assert_eq!(account.news(after(30_000)), Some(0), "nothing came back");
     assert!(!account.is_over(after(59_000)));
-    assert!(!passes(account.spend(after(59_000), Cost::ONE, manner).0));
+    assert!(!passes(
+        account.spend(after(59_000), Cost::ONE, lease_mode).0
+    ));
     assert!(!account.is_over(after(61_000)), "it was asked for just now");
     assert!(account.is_over(after(70_000)));
 }
@@ -332,43 +334,43 @@ fn a_key_over_its_limit_is_known_until_it_may_come_back() {
 fn a_limit_smaller_than_the_fleet_is_not_leased() {
     let (spec, _) = tokens(2);
     let mut account = LeaseAccount::new(spec, NOW);
-    let manner = manner(StoreMode::Leased, 3);
+    let lease_mode = lease_mode(StoreMode::Leased, 3);
     for step in 0..100 {
-        let word = account.spend(after(step), Cost::ONE, manner);
-        assert_eq!(word, (LeaseVerdict::Ask, false));
+        let verdict = account.spend(after(step), Cost::ONE, lease_mode);
+        assert_eq!(verdict, (LeaseVerdict::Ask, false));
     }
 }
 
 #[test]
 fn too_much_of_a_key_is_noticed_and_forgotten_again() {
     let (spec, mut count) = tokens(10);
-    let manner = manner(StoreMode::Exact, 1);
+    let lease_mode = lease_mode(StoreMode::Exact, 1);
     let mut account = LeaseAccount::new(spec, NOW);
     // Five times the limit: fifty at once, and five hundred a second.
     for step in 0..50 {
         assert_eq!(
-            account.spend(NOW, Cost::ONE, manner),
+            account.spend(NOW, Cost::ONE, lease_mode),
             (LeaseVerdict::Ask, false),
             "{step}"
         );
     }
     assert_eq!(
-        account.spend(NOW, Cost::ONE, manner),
+        account.spend(NOW, Cost::ONE, lease_mode),
         (LeaseVerdict::Ask, true)
     );
     assert!(account.is_crowded());
     assert!(matches!(
-        account.spend(NOW, Cost::ONE, manner).0,
+        account.spend(NOW, Cost::ONE, lease_mode).0,
         LeaseVerdict::Refuse(_)
     ));
-    assert_eq!(settle(&mut account, &mut count, NOW, manner).want, 10);
+    assert_eq!(settle(&mut account, &mut count, NOW, lease_mode).want, 10);
     assert!(matches!(
-        account.spend(NOW, Cost::ONE, manner).0,
+        account.spend(NOW, Cost::ONE, lease_mode).0,
         LeaseVerdict::Spent(_)
     ));
-    account.spend(after(40), Cost::ONE, manner);
+    account.spend(after(40), Cost::ONE, lease_mode);
     assert!(account.is_crowded(), "some less is not enough");
-    account.spend(after(100), Cost::ONE, manner);
+    account.spend(after(100), Cost::ONE, lease_mode);
     assert!(!account.is_crowded());
 }
 
@@ -380,9 +382,9 @@ fn leased_requests_wait_where_they_would_have_waited() {
         delay: Delay::After(Excess(0)),
     };
     let mut account = LeaseAccount::new(LimitSpec::LeakyBucket(numbers), NOW);
-    let manner = manner(StoreMode::Leased, 1);
-    account.spend(NOW, Cost::ONE, manner);
-    account.prepare(NOW, manner);
+    let lease_mode = lease_mode(StoreMode::Leased, 1);
+    account.spend(NOW, Cost::ONE, lease_mode);
+    account.prepare(NOW, lease_mode);
     let grant = LeaseGrant {
         outcome: Verdict::Delay {
             excess: Excess::requests(3),
@@ -394,8 +396,8 @@ fn leased_requests_wait_where_they_would_have_waited() {
         window: 0,
         penalty: None,
     };
-    account.settle(NOW, NOW, &grant, manner);
-    let mut wait = |later| match account.spend(after(later), Cost::ONE, manner).0 {
+    account.settle(NOW, NOW, &grant, lease_mode);
+    let mut wait = |later| match account.spend(after(later), Cost::ONE, lease_mode).0 {
         LeaseVerdict::Spent(Verdict::Delay { wait, .. }) => wait.as_millis(),
         other => panic!("{other:?}"),
     };
