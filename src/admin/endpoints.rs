@@ -155,7 +155,7 @@ impl Endpoint {
     pub(super) fn get<T: Serialize + JsonSchema + 'static>(
         path: &'static str,
         summary: &'static str,
-        handler: fn(&ApiCall) -> Result<T, ApiError>,
+        handler: impl Fn(&ApiCall) -> Result<T, ApiError> + Send + Sync + 'static,
     ) -> Self {
         let handler = move |call: &ApiCall| Ok(response::json(&handler(call)?));
         Self::raw(path, summary, handler).response(200, "OK", JSON, Schemas::response::<T>)
@@ -166,7 +166,7 @@ impl Endpoint {
         method: Method,
         path: &'static str,
         summary: &'static str,
-        handler: fn(&ApiCall) -> Result<T, ApiError>,
+        handler: impl Fn(&ApiCall) -> Result<T, ApiError> + Send + Sync + 'static,
     ) -> Self {
         Self::get(path, summary, handler).changes(method)
     }
@@ -179,7 +179,7 @@ impl Endpoint {
         method: Method,
         path: &'static str,
         summary: &'static str,
-        handler: fn(&ApiCall, B) -> Result<T, ApiError>,
+        handler: impl Fn(&ApiCall, B) -> Result<T, ApiError> + Send + Sync + 'static,
     ) -> Self {
         let handler = move |call: &ApiCall| Ok(response::json(&handler(call, call.json()?)?));
         Self::raw(path, summary, handler)

@@ -11,8 +11,8 @@ use super::response::{self, ApiError, ApiResponse};
 use super::zones::{self, ZoneRef};
 use crate::algorithm;
 use crate::api::{
-    self, KeyActionRequest, KeyActions, KeyReset, KeySort, KeyStatus, Schemas, TimeOrText, TopKey,
-    VerdictCounts, VerdictRates,
+    self, KeyActionRequest, KeyActions, KeyReset, KeySort, KeyStatus, NumberOrText, Schemas,
+    TopKey, VerdictCounts, VerdictRates,
 };
 use crate::config::amend;
 use crate::limits::{KeyAction, KeyActionEntry, MAX_KEY_ACTIONS, ParsedKey, TopKeyRow};
@@ -21,7 +21,7 @@ use crate::store::KeyRates;
 pub(super) fn endpoints() -> Vec<Endpoint> {
     let sort = "The order, the largest first. now: requests refused a second of late; among equals delayed, then all. \
                 Default: refuse.";
-    let sorts = KeySort::ALL.map(KeySort::as_str);
+    let sorts: Vec<_> = KeySort::ALL.iter().map(|sort| sort.as_str()).collect();
     let mut endpoints = vec![
         Endpoint::get(
             "/api/zones/{zone}/keys",
@@ -42,50 +42,36 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         .error(409, "The zone cannot reset keys.")
         .error(503, "The zone's store is unavailable."),
     ];
-    let actions: [Action; 3] = [
+    for (path, summary, kind) in [
         (
             "/api/zones/{zone}/keys/{key}/block",
             "Refuse every request of a key for a time",
-            |call, body| put(call, body, KeyAction::Block),
-            |call| remove(call, KeyAction::Block),
+            KeyAction::Block,
         ),
         (
             "/api/zones/{zone}/keys/{key}/exempt",
             "Do not limit a key for a time",
-            |call, body| put(call, body, KeyAction::Exempt),
-            |call| remove(call, KeyAction::Exempt),
+            KeyAction::Exempt,
         ),
         (
             "/api/zones/{zone}/keys/{key}/grant",
             "Grant a key a number of additional requests",
-            |call, body| put(call, body, KeyAction::Grant(0)),
-            |call| remove(call, KeyAction::Grant(0)),
+            KeyAction::Grant(0),
         ),
-    ];
-    for (path, summary, put, remove) in actions {
+    ] {
+        let put = move |call: &ApiCall, body| put(call, body, kind);
         let put = Endpoint::change_to(Method::PUT, path, summary, put)
             .error(409, "The zone has no room for it, or no requests to grant.");
-        endpoints.push(match path.ends_with("/grant") {
-            true => put,
-            false => put.optional_body(),
+        endpoints.push(match kind {
+            KeyAction::Grant(_) => put,
+            KeyAction::Block | KeyAction::Exempt => put.optional_body(),
         });
-        endpoints.push(Endpoint::change(
-            Method::DELETE,
-            path,
-            "Revoke that",
-            remove,
-        ));
+        let remove = move |call: &ApiCall| remove(call, kind);
+        let remove = Endpoint::change(Method::DELETE, path, "Revoke that", remove);
+        endpoints.push(remove);
     }
     endpoints
 }
-
-/// Path, summary, and the handlers of `PUT` and `DELETE`.
-type Action = (
-    &'static str,
-    &'static str,
-    fn(&ApiCall, KeyActionRequest) -> Result<KeyActions, ApiError>,
-    fn(&ApiCall) -> Result<KeyActions, ApiError>,
-);
 
 fn list(call: &ApiCall) -> Result<Vec<TopKey>, ApiError> {
     let (generation, now) = (&call.generation, call.now);
@@ -95,7 +81,7 @@ fn list(call: &ApiCall) -> Result<Vec<TopKey>, ApiError> {
         ZoneRef::Conn(_, zone) => zone.busiest(now),
         ZoneRef::Req(index, zone) => zone.busiest(zones::burst(generation, index), now),
     };
-    // Equals in the alphabet's order: two looks at the same state are the same.
+    // Equals in the alphabet's order: the list does not change while the state does not.
     rows.sort_by(|one, other| {
         let pairs = rank(other).into_iter().zip(rank(one));
         let mut by_rank = pairs.map(|(other, one)| other.total_cmp(&one));
@@ -193,8 +179,9 @@ impl From<&algorithm::KeyStatus> for KeyStatus {
 /// What keys are sorted by: the first number, among equals the next.
 fn rank(sort: Option<&str>) -> Result<fn(&TopKeyRow) -> [f64; 4], ApiError> {
     let word = sort.unwrap_or(KeySort::Refuse.as_str());
-    let Some(sort) = KeySort::ALL.into_iter().find(|sort| sort.as_str() == word) else {
-        let words = KeySort::ALL.map(KeySort::as_str).join(", ");
+    let Some(sort) = KeySort::ALL.iter().find(|sort| sort.as_str() == word) else {
+        let words: Vec<_> = KeySort::ALL.iter().map(|sort| sort.as_str()).collect();
+        let words = words.join(", ");
         return Err(ApiError::bad(format!(
             "`{word}` is no order of keys: expected one of {words}"
         )));
@@ -314,11 +301,11 @@ fn shown(marks: &[KeyActionEntry], call: &ApiCall) -> Vec<api::KeyAction> {
     marks.collect()
 }
 
-fn duration(given: Option<TimeOrText>) -> Result<Duration, ApiError> {
+fn duration(given: Option<NumberOrText>) -> Result<Duration, ApiError> {
     let time = match given {
         None => return Ok(DURATION_DEFAULT),
-        Some(TimeOrText::Seconds(seconds)) => Duration::from_secs(seconds),
-        Some(TimeOrText::Text(text)) => amend::time(&text).map_err(ApiError::bad)?,
+        Some(NumberOrText::Number(seconds)) => Duration::from_secs(seconds),
+        Some(NumberOrText::Text(text)) => amend::time(&text).map_err(ApiError::bad)?,
     };
     match time {
         Duration::ZERO => Err(ApiError::bad("a time of nothing has no effect")),

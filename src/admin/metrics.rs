@@ -71,17 +71,17 @@ fn page(call: &ApiCall) -> String {
 metrics! {
     /// The metrics of zones.
     ZONE_METRICS:
-    LIMIT_VERDICTS_TOTAL = counter("weir_limit_verdicts_total", ["zone", "verdict"], "What limits said of requests.");
-    LIMIT_DELAY_SECONDS = histogram("weir_limit_delay_seconds", ["zone"], "How long requests had to wait that a limit delayed.");
-    LIMIT_QUEUE_LENGTH = gauge("weir_limit_queue_length", ["zone"], "Requests that stand in line for a place of a `limit_conn` zone.");
-    BAD_COSTS_TOTAL = counter("weir_bad_costs_total", [], "Texts that should have said what a request costs, and said no number.");
+    LIMIT_VERDICTS_TOTAL = counter("weir_limit_verdicts_total", ["zone", "verdict"], "Verdicts of limits.");
+    LIMIT_DELAY_SECONDS = histogram("weir_limit_delay_seconds", ["zone"], "How long limits delayed requests.");
+    LIMIT_QUEUE_LENGTH = gauge("weir_limit_queue_length", ["zone"], "Requests that wait for a place of a `limit_conn` zone.");
+    BAD_COSTS_TOTAL = counter("weir_bad_costs_total", [], "Cost templates that gave no number.");
     ZONE_KEYS = gauge("weir_zone_keys", ["zone"], "Keys a zone holds.");
     ZONE_CAPACITY = gauge("weir_zone_capacity", ["zone"], "Keys a zone can hold.");
-    ZONE_RATE = gauge("weir_zone_rate", ["zone"], "Requests a second that a zone lets each key have.");
-    ZONE_EVICTIONS_TOTAL = counter("weir_zone_evictions_total", ["zone"], "Keys pushed out before they had drained, or turned away for want of room.");
-    ZONE_PENALTIES_DROPPED_TOTAL = counter("weir_zone_penalties_dropped_total", ["zone"], "Penalties that were not given because there was no room for them.");
-    SHADOW_VERDICTS_TOTAL = counter("weir_shadow_verdicts_total", ["zone", "verdict"], "What limits that are only proposed said of requests.");
-    SHADOW_DIFFERS_TOTAL = counter("weir_shadow_differs_total", ["zone", "verdict"], "Requests of which limits that are only proposed said this, and the enforced ones the opposite.");
+    ZONE_RATE = gauge("weir_zone_rate", ["zone"], "Requests a second that a zone allows each key.");
+    ZONE_EVICTIONS_TOTAL = counter("weir_zone_evictions_total", ["zone"], "Keys evicted before they had drained, or refused for lack of room.");
+    ZONE_PENALTIES_DROPPED_TOTAL = counter("weir_zone_penalties_dropped_total", ["zone"], "Penalties not recorded for lack of room.");
+    SHADOW_VERDICTS_TOTAL = counter("weir_shadow_verdicts_total", ["zone", "verdict"], "Verdicts of shadow limits.");
+    SHADOW_DIFFERS_TOTAL = counter("weir_shadow_differs_total", ["zone", "verdict"], "Requests with this shadow verdict and the opposite verdict of the enforced limits.");
 }
 
 fn describe_zones(generation: &Generation, page: &mut Exposition) {
@@ -131,17 +131,17 @@ fn describe_verdicts(
 metrics! {
     /// The metrics of stores.
     STORE_METRICS:
-    STORE_DEGRADED = gauge("weir_store_degraded", ["store"], "Whether a store is away and its zones go on without it.");
-    STORE_GATEWAYS = gauge("weir_store_gateways", ["store"], "Gateways that share a store, when that was last known.");
+    STORE_DEGRADED = gauge("weir_store_degraded", ["store"], "Whether a store is unavailable and its zones count without it.");
+    STORE_GATEWAYS = gauge("weir_store_gateways", ["store"], "Gateways that share a store, when last known.");
     STORE_PLACES = gauge("weir_store_places", ["store"], "Requests of this gateway that hold shared places of a limit_conn.");
-    STORE_ASKED_TOTAL = counter("weir_store_asked_total", ["store"], "Decisions a store was asked for.");
-    STORE_MISSED_TOTAL = counter("weir_store_missed_total", ["store"], "Decisions a store did not give in time, or not at all.");
-    STORE_LATE_TOTAL = counter("weir_store_late_total", ["store"], "Decisions that a store did not give within its timeout.");
-    STORE_LOCAL_KEYS = gauge("weir_store_local_keys", ["store"], "Keys beyond `local_above` that are decided about without asking.");
-    STORE_ROUND_TRIPS_TOTAL = counter("weir_store_round_trips_total", ["store"], "Questions to a store, whether a request waited for them or not.");
-    STORE_LOCAL_DECISIONS_TOTAL = counter("weir_store_local_decisions_total", ["store"], "Decisions about shared zones that no store was asked for.");
-    STORE_LEASED_REQUESTS_TOTAL = counter("weir_store_leased_requests_total", ["store"], "Requests that were leased from a store.");
-    STORE_RETURNED_REQUESTS_TOTAL = counter("weir_store_returned_requests_total", ["store"], "Leased requests that were given back.");
+    STORE_ASKED_TOTAL = counter("weir_store_asked_total", ["store"], "Queries to a store that a request waited for.");
+    STORE_MISSED_TOTAL = counter("weir_store_missed_total", ["store"], "Queries without a reply in time, or at all.");
+    STORE_LATE_TOTAL = counter("weir_store_late_total", ["store"], "Queries without a reply within the timeout.");
+    STORE_LOCAL_KEYS = gauge("weir_store_local_keys", ["store"], "Keys above `local_above`, which are decided locally.");
+    STORE_ROUND_TRIPS_TOTAL = counter("weir_store_round_trips_total", ["store"], "All queries to a store, whether a request waited for them or not.");
+    STORE_LOCAL_DECISIONS_TOTAL = counter("weir_store_local_decisions_total", ["store"], "Verdicts about shared zones made without a query.");
+    STORE_LEASED_REQUESTS_TOTAL = counter("weir_store_leased_requests_total", ["store"], "Requests leased from a store.");
+    STORE_RETURNED_REQUESTS_TOTAL = counter("weir_store_returned_requests_total", ["store"], "Leased requests that were returned.");
 }
 
 fn describe_stores(generation: &Generation, page: &mut Exposition) {
@@ -171,19 +171,19 @@ fn describe_stores(generation: &Generation, page: &mut Exposition) {
 metrics! {
     /// The metrics of upstreams, their servers, and of breakers.
     UPSTREAM_METRICS:
-    UPSTREAM_RETRIES_DENIED_TOTAL = counter("weir_upstream_retries_denied_total", ["upstream"], "Requests that were not sent again because the retry budget was spent.");
-    UPSTREAM_REQUESTS_TOTAL = counter("weir_upstream_requests_total", ["upstream", "server", "status"], "Requests answered by an upstream server.");
-    UPSTREAM_LATENCY_SECONDS = histogram("weir_upstream_latency_seconds", ["upstream", "server"], "How long an upstream server took, connecting included, until the head of its answer or until it failed.");
-    UPSTREAM_ACTIVE_REQUESTS = gauge("weir_upstream_active_requests", ["upstream", "server"], "Requests at an upstream server now.");
-    UPSTREAM_CONNECTIONS_TOTAL = counter("weir_upstream_connections_total", ["upstream", "server"], "Connections opened to it.");
-    UPSTREAM_REUSED_TOTAL = counter("weir_upstream_reused_total", ["upstream", "server"], "Requests sent over a kept connection.");
-    UPSTREAM_QUEUE_LENGTH = gauge("weir_upstream_queue_length", ["upstream"], "Requests that wait for a server now.");
-    UPSTREAM_QUEUE_TOTAL = counter("weir_upstream_queue_total", ["upstream", "result"], "Requests that waited for a server, or would have: served, turned away because the line was full or took too long, or left by their clients.");
-    UPSTREAM_QUEUE_WAIT_SECONDS_TOTAL = counter("weir_upstream_queue_wait_seconds_total", ["upstream"], "How long those who were served had waited, in all.");
-    UPSTREAM_HEALTHY = gauge("weir_upstream_healthy", ["upstream", "server"], "Whether a checked server counts as healthy.");
-    UPSTREAM_CHECKS_TOTAL = counter("weir_upstream_checks_total", ["upstream", "server", "result"], "Health checks of it.");
-    UPSTREAM_ADDRESSES = gauge("weir_upstream_addresses", ["upstream", "name"], "Addresses of a name that is looked up again, when it was last found.");
-    UPSTREAM_LOOKUPS_TOTAL = counter("weir_upstream_lookups_total", ["upstream", "name", "result"], "How often it was looked up.");
+    UPSTREAM_RETRIES_DENIED_TOTAL = counter("weir_upstream_retries_denied_total", ["upstream"], "Requests not retried because the retry budget was spent.");
+    UPSTREAM_REQUESTS_TOTAL = counter("weir_upstream_requests_total", ["upstream", "server", "status"], "Requests sent to an upstream server, by status.");
+    UPSTREAM_LATENCY_SECONDS = histogram("weir_upstream_latency_seconds", ["upstream", "server"], "How long an upstream server took, including the connection, until the response headers or the failure.");
+    UPSTREAM_ACTIVE_REQUESTS = gauge("weir_upstream_active_requests", ["upstream", "server"], "Requests in progress at an upstream server.");
+    UPSTREAM_CONNECTIONS_TOTAL = counter("weir_upstream_connections_total", ["upstream", "server"], "Connections opened to an upstream server.");
+    UPSTREAM_REUSED_TOTAL = counter("weir_upstream_reused_total", ["upstream", "server"], "Requests sent over a reused connection.");
+    UPSTREAM_QUEUE_LENGTH = gauge("weir_upstream_queue_length", ["upstream"], "Requests now waiting for a server.");
+    UPSTREAM_QUEUE_TOTAL = counter("weir_upstream_queue_total", ["upstream", "result"], "Requests that waited for a server or found the queue full, by result.");
+    UPSTREAM_QUEUE_WAIT_SECONDS_TOTAL = counter("weir_upstream_queue_wait_seconds_total", ["upstream"], "Total waiting time of the served requests.");
+    UPSTREAM_HEALTHY = gauge("weir_upstream_healthy", ["upstream", "server"], "Whether a server with health checks is healthy.");
+    UPSTREAM_CHECKS_TOTAL = counter("weir_upstream_checks_total", ["upstream", "server", "result"], "Health checks, by result.");
+    UPSTREAM_ADDRESSES = gauge("weir_upstream_addresses", ["upstream", "name"], "Addresses of a name, at the last successful lookup.");
+    UPSTREAM_LOOKUPS_TOTAL = counter("weir_upstream_lookups_total", ["upstream", "name", "result"], "Lookups of a name, by result.");
     UPSTREAM_BREAKER_STATE = gauge("weir_upstream_breaker_state", ["upstream", "server", "state"], "The state of a circuit breaker: 1 for the one it is in.");
     LOCATION_BREAKER_STATE = gauge("weir_location_breaker_state", ["server", "location", "state"], "The state of a circuit breaker: 1 for the one it is in.");
     UPSTREAM_BREAKER_OPENED_TOTAL = counter("weir_upstream_breaker_opened_total", ["upstream", "server"], "How often a circuit breaker has opened.");
@@ -281,11 +281,11 @@ fn describe_breaker(
 metrics! {
     /// The metrics of fallbacks and degrade groups.
     FALLBACK_METRICS:
-    FALLBACKS_TOTAL = counter("weir_fallbacks_total", ["answer"], "Answers that a fallback gave, by where they came from.");
-    STALE_ANSWERS = gauge("weir_stale_answers", [], "Good answers kept for when there are no others.");
-    STALE_BYTES = gauge("weir_stale_bytes", [], "The memory they take, with those that are being received.");
-    STALE_SKIPPED_TOTAL = counter("weir_stale_skipped_total", [], "Good answers not kept, because there was no room for them while they were received.");
-    DEGRADE_MODE = gauge("weir_degrade_mode", ["group", "mode"], "What holds for a group of locations: 1 for the one that does.");
+    FALLBACKS_TOTAL = counter("weir_fallbacks_total", ["answer"], "Responses from fallbacks, by source.");
+    STALE_ANSWERS = gauge("weir_stale_answers", [], "Stored responses for fallbacks.");
+    STALE_BYTES = gauge("weir_stale_bytes", [], "Memory of the stored responses, including those being received.");
+    STALE_SKIPPED_TOTAL = counter("weir_stale_skipped_total", [], "Good responses not stored, because there was no room while they were received.");
+    DEGRADE_MODE = gauge("weir_degrade_mode", ["group", "mode"], "The mode of a degrade group: 1 for the current one.");
 }
 
 fn describe_fallbacks(generation: &Generation, page: &mut Exposition) {

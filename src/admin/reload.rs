@@ -14,7 +14,7 @@ metrics! {
     /// The metrics of reloads.
     pub(super) RELOAD_METRICS:
     CONFIG_GENERATION = gauge("weir_config_generation", [], "Number of the configuration in force: 1 at the start, one more with every reload.");
-    CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS = gauge("weir_config_last_reload_success_timestamp_seconds", [], "When the configuration in force was put in force.");
+    CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS = gauge("weir_config_last_reload_success_timestamp_seconds", [], "When the configuration in force took effect, in seconds since 1970.");
     CONFIG_LAST_RELOAD_SUCCESSFUL = gauge("weir_config_last_reload_successful", [], "Whether the last reload succeeded.");
     CONFIG_RELOAD_FAILURES_TOTAL = counter("weir_config_reload_failures_total", [], "Reloads that changed nothing because the configuration has errors.");
 }

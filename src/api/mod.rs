@@ -3,6 +3,33 @@
 //! A word in a response, such as a verdict or a state, is a [`Word`] and not an enum: a CLI that meets a newer server ignores
 //! unknown fields and shows unknown words. A word in a request is an enum: the server rejects unknown ones.
 
+/// Declares an enum of the words that a request may use.
+macro_rules! words {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$doc:meta])* $variant:ident = $word:literal,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[schemars(inline)]
+        pub enum $name {
+            $($(#[$doc])* #[serde(rename = $word)] $variant,)*
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The word.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+    };
+}
+
 mod process;
 mod schema;
 mod upstreams;
@@ -25,7 +52,7 @@ pub use self::upstreams::{
 pub use self::zones::{
     ExplainRequest, Explanation, HeaderLines, KeyAction, KeyActionRequest, KeyActions, KeyReset,
     KeySort, KeyState, KeyStatus, NumberOrText, Refusal, Refusals, RuleExplanation, ShadowCounts,
-    SkippedRefusals, TimeOrText, TopKey, VerdictCounts, VerdictRates, Zone, ZoneChange, ZoneDetail,
+    SkippedRefusals, TopKey, VerdictCounts, VerdictRates, Zone, ZoneChange, ZoneDetail,
     ZoneOverride, ZoneRule,
 };
 

@@ -77,42 +77,28 @@ pub struct BackendChange {
     pub breaker: Option<BreakerForce>,
 }
 
-/// What an operator wants of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum BackendState {
-    /// As drain, and it counts as down.
-    Down,
-    /// No new requests; those it has go on.
-    Drain,
-    /// It gets requests again.
-    Up,
-}
-
-impl BackendState {
-    /// The word of the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Drain => "drain",
-            Self::Down => "down",
-        }
+words! {
+    /// What an operator wants of a server.
+    pub enum BackendState {
+        /// As drain, and it counts as down.
+        Down = "down",
+        /// No new requests; those in progress continue.
+        Drain = "drain",
+        /// It receives requests again.
+        Up = "up",
     }
 }
 
-/// What an operator wants of a breaker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum BreakerForce {
-    /// As its own counts have it.
-    Auto,
-    /// Closed, whatever happens.
-    Closed,
-    /// Open, whatever happens.
-    Open,
+words! {
+    /// What an operator wants of a breaker.
+    pub enum BreakerForce {
+        /// It decides by its own counts.
+        Auto = "auto",
+        /// Closed, whatever happens.
+        Closed = "closed",
+        /// Open, whatever happens.
+        Open = "open",
+    }
 }
 
 /// The breaker of a location: one of `GET /api/breakers`.
@@ -165,15 +151,14 @@ pub struct DegradeChange {
     pub mode: DegradeMode,
 }
 
-/// Whether the locations of a group respond without their backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum DegradeMode {
-    /// When the backend fails.
-    Auto,
-    /// Never.
-    Off,
-    /// Always.
-    On,
+words! {
+    /// Whether the locations of a group respond without their backend.
+    pub enum DegradeMode {
+        /// When the backend fails.
+        Auto = "auto",
+        /// Never.
+        Off = "off",
+        /// Always.
+        On = "on",
+    }
 }

@@ -181,13 +181,13 @@ pub struct ZoneChange {
     pub limit: Option<NumberOrText>,
 }
 
-/// A number, or a word such as `unlimited`.
+/// A number; or a text, such as `unlimited` for a limit or `10m` for a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum NumberOrText {
     /// A number.
     Number(u64),
-    /// A word.
+    /// A text.
     Text(String),
 }
 
@@ -226,7 +226,7 @@ pub struct KeyActionRequest {
     /// For how long, as `10m`; seconds without a unit. Default: 1h; the most is 365d.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("type" = ["string", "integer"]))]
-    pub r#for: Option<TimeOrText>,
+    pub r#for: Option<NumberOrText>,
     /// Shown to operators who ask why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 200))]
@@ -237,55 +237,21 @@ pub struct KeyActionRequest {
     pub requests: Option<u64>,
 }
 
-/// A time: a number of seconds, or a number with a unit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum TimeOrText {
-    /// So many seconds.
-    Seconds(u64),
-    /// As in the configuration.
-    Text(String),
-}
-
-/// What busy keys are sorted by; the first has the most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeySort {
-    /// Requests refused a second, of late; among equals requests delayed, then all.
-    Now,
-    /// Requests refused.
-    Refuse,
-    /// Requests let pass.
-    Pass,
-    /// Requests delayed.
-    Delay,
-    /// How far a key is above its rate.
-    Excess,
-    /// All requests together.
-    Demand,
-}
-
-impl KeySort {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Now,
-        Self::Refuse,
-        Self::Pass,
-        Self::Delay,
-        Self::Excess,
-        Self::Demand,
-    ];
-
-    /// The word of the query.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Now => "now",
-            Self::Refuse => "refuse",
-            Self::Pass => "pass",
-            Self::Delay => "delay",
-            Self::Excess => "excess",
-            Self::Demand => "demand",
-        }
+words! {
+    /// What busy keys are sorted by; the first has the most.
+    pub enum KeySort {
+        /// Requests refused a second, of late; among equals requests delayed, then all.
+        Now = "now",
+        /// Requests refused.
+        Refuse = "refuse",
+        /// Requests let pass.
+        Pass = "pass",
+        /// Requests delayed.
+        Delay = "delay",
+        /// How far a key is above its rate.
+        Excess = "excess",
+        /// All requests together.
+        Demand = "demand",
     }
 }
 

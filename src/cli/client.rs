@@ -1,5 +1,4 @@
-//! The client of the admin API: which admin listener a verb speaks to, the token it shows there, and one request on a plain
-//! socket.
+//! The client of the admin API: which admin listener a command talks to, the token, and one request on a plain socket.
 //!
 //! It speaks HTTP/1.0, so that a response is never chunked: it has a length, or lasts until the connection ends, as the
 //! stream of refusals does.
@@ -16,20 +15,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{UsageError, output};
+use super::output::{self, Output, usage_error};
 use crate::api::ErrorBody;
-use crate::config;
-use crate::config::{Secret, plan};
+use crate::config::{self, Secret, plan};
 use crate::text::{is_unreserved, percent_encode, visible};
 
-/// An admin listener and what to show it.
+/// An admin listener, and the token for it.
 #[derive(Debug, Clone)]
 pub(super) struct AdminClient {
-    address: String,
+    pub(super) address: String,
     token: Option<Secret>,
 }
 
-/// One call: what is done where, with which body.
+/// A request to the API.
 #[derive(Debug, Clone)]
 pub(super) struct ApiRequest {
     method: &'static str,
@@ -38,221 +36,178 @@ pub(super) struct ApiRequest {
 }
 
 impl ApiRequest {
-    /// Reads something.
     pub(super) fn get(path: impl Into<String>) -> Self {
-        Self::of("GET", path, None)
-    }
-
-    /// Removes something.
-    pub(super) fn delete(path: impl Into<String>) -> Self {
-        Self::of("DELETE", path, None)
-    }
-
-    /// Changes something.
-    pub(super) fn patch(path: impl Into<String>, body: &impl Serialize) -> Self {
-        Self::of("PATCH", path, Some(json(body)))
-    }
-
-    /// Asks something, or has something done.
-    pub(super) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
-        Self::of("POST", path, Some(json(body)))
-    }
-
-    /// Puts something there.
-    pub(super) fn put(path: impl Into<String>, body: &impl Serialize) -> Self {
-        Self::of("PUT", path, Some(json(body)))
-    }
-
-    fn of(method: &'static str, path: impl Into<String>, body: Option<Value>) -> Self {
         Self {
-            method,
+            method: "GET",
             path: path.into(),
-            body,
+            body: None,
         }
     }
-}
 
-/// A body as JSON.
-fn json(body: &impl Serialize) -> Value {
-    // Only numbers, texts and maps by text: there is nothing in it that could fail.
-    serde_json::to_value(body).unwrap_or_default()
+    pub(super) fn delete(path: impl Into<String>) -> Self {
+        Self {
+            method: "DELETE",
+            ..Self::get(path)
+        }
+    }
+
+    pub(super) fn with_body(
+        method: &'static str,
+        path: impl Into<String>,
+        body: &impl Serialize,
+    ) -> Self {
+        Self {
+            method,
+            // Only numbers, texts and maps by text: nothing of it can fail.
+            body: Some(serde_json::to_value(body).unwrap_or_default()),
+            ..Self::get(path)
+        }
+    }
 }
 
 impl AdminClient {
-    fn new(address: String, token: Option<Secret>) -> Self {
-        Self { address, token }
-    }
-
-    /// Where it is.
-    pub(super) fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// What it answers, as it is written.
-    pub(super) fn text(&self, call: &ApiRequest) -> anyhow::Result<String> {
-        match self.answer(call, RESPONSE_TIMEOUT)? {
+    /// The text of a response, whose status must be 200.
+    pub(super) fn text(&self, request: &ApiRequest) -> anyhow::Result<String> {
+        match self.respond(request, RESPONSE_TIMEOUT)? {
             (200, text) => Ok(text),
-            (status, text) => Err(self.refused(status, &text)),
+            (status, text) => Err(self.error(status, &text)),
         }
     }
 
-    /// The status and the text of its answer, whatever they are.
-    pub(super) fn answer(
+    /// The status and the text of a response, whatever they are.
+    pub(super) fn respond(
         &self,
-        call: &ApiRequest,
-        patience: Duration,
+        request: &ApiRequest,
+        timeout: Duration,
     ) -> anyhow::Result<(u16, String)> {
-        let answer = self.record(call, patience)?;
+        let (status, body) = self.send(request, timeout)?;
         let mut bytes = Vec::new();
-        answer
-            .body
-            .take(BODY_MAX)
-            .read_to_end(&mut bytes)
-            .map_err(|error| self.unreachable(&error))?;
-        Ok((answer.status, String::from_utf8_lossy(&bytes).into_owned()))
+        let read = body.take(BODY_MAX).read_to_end(&mut bytes);
+        read.map_err(|error| self.unreachable(&error))?;
+        Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// What it answers, read.
-    pub(super) fn ask<T: DeserializeOwned>(&self, call: &ApiRequest) -> anyhow::Result<T> {
-        self.read(&self.text(call)?)
+    /// A response, parsed.
+    pub(super) fn fetch<T: DeserializeOwned>(&self, request: &ApiRequest) -> anyhow::Result<T> {
+        self.parse(&self.text(request)?)
     }
 
-    /// Reads what it answered.
-    pub(super) fn read<T: DeserializeOwned>(&self, text: &str) -> anyhow::Result<T> {
-        serde_json::from_str(text)
-            .with_context(|| format!("{} answers as no weir of this version does", self.address))
+    pub(super) fn parse<T: DeserializeOwned>(&self, text: &str) -> anyhow::Result<T> {
+        serde_json::from_str(text).with_context(|| {
+            format!(
+                "the response of {} is none that this version of weir understands",
+                self.address
+            )
+        })
     }
 
-    /// What it says line by line, for as long as it does.
+    /// The lines of a response as they come.
     pub(super) fn stream(
         &self,
-        call: &ApiRequest,
+        request: &ApiRequest,
     ) -> anyhow::Result<impl Iterator<Item = io::Result<String>> + use<>> {
-        let answer = self.record(call, STREAM_PATIENCE)?;
-        if answer.status == 200 {
-            return Ok(answer.body.lines());
+        let (status, body) = self.send(request, STREAM_TIMEOUT)?;
+        if status == 200 {
+            return Ok(body.lines());
         }
         let mut text = String::new();
-        // An answer without a readable reason is told by its status.
-        drop(answer.body.take(BODY_MAX).read_to_string(&mut text));
-        Err(self.refused(answer.status, &text))
+        // If the reason cannot be read, the status is shown.
+        drop(body.take(BODY_MAX).read_to_string(&mut text));
+        Err(self.error(status, &text))
     }
 
-    /// Whether a question without words is answered with 200.
-    pub(super) fn says_yes(&self, path: &str) -> anyhow::Result<bool> {
-        Ok(self
-            .record(&ApiRequest::get(path), RESPONSE_TIMEOUT)?
-            .status
-            == 200)
-    }
-
-    fn record(&self, call: &ApiRequest, patience: Duration) -> anyhow::Result<HttpResponse> {
-        let body = call.body.as_ref().map(Value::to_string);
-        let mut request = format!(
-            "{} {} HTTP/1.0\r\nHost: {}\r\n",
-            call.method, call.path, self.address
-        );
+    fn send(
+        &self,
+        request: &ApiRequest,
+        timeout: Duration,
+    ) -> anyhow::Result<(u16, Box<dyn BufRead + Send>)> {
+        let ApiRequest { method, path, body } = request;
+        let address = &self.address;
+        let mut text = format!("{method} {path} HTTP/1.0\r\nHost: {address}\r\n");
         // Writing to a string cannot fail.
         if let Some(token) = &self.token {
-            let token = token.expose();
-            let _written = write!(request, "Authorization: Bearer {token}\r\n");
+            let _written = write!(text, "Authorization: Bearer {}\r\n", token.expose());
         }
+        let body = body.as_ref().map(Value::to_string);
         if let Some(body) = &body {
             let length = body.len();
             let _written = write!(
-                request,
+                text,
                 "Content-Type: application/json\r\nContent-Length: {length}\r\n"
             );
         }
-        request.push_str("\r\n");
-        request.push_str(body.as_deref().unwrap_or_default());
-        record(&self.address, request.as_bytes(), patience)
-            .map_err(|error| self.unreachable(&error))
+        text.push_str("\r\n");
+        text.push_str(body.as_deref().unwrap_or_default());
+        exchange(address, text.as_bytes(), timeout).map_err(|error| self.unreachable(&error))
     }
 
     fn unreachable(&self, error: &io::Error) -> anyhow::Error {
         let address = &self.address;
         match error.kind() {
             io::ErrorKind::ConnectionRefused => anyhow::anyhow!(
-                "nothing listens at {address}. Does weir run, and is there an `admin` in its configuration? \
-                 --config FILE finds the listener there, --admin ADDR says where it is"
+                "nothing listens at {address}. Is weir running, and does its configuration have an `admin`? \
+                 --config FILE finds the listener there, --admin ADDR names its address"
             ),
-            // What a socket's timeout is called depends on the system.
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                anyhow::anyhow!(
-                    "{address} does not answer; --admin ADDR says where else the admin listener is"
-                )
-            }
-            _ => anyhow::anyhow!("cannot ask {address}: {error}"),
+            // The name of a socket's timeout depends on the system.
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => anyhow::anyhow!(
+                "{address} does not respond; --admin ADDR names another address of the admin listener"
+            ),
+            _ => anyhow::anyhow!("cannot reach {address}: {error}"),
         }
     }
 
-    /// Why something is not done.
-    pub(super) fn refused(&self, status: u16, text: &str) -> anyhow::Error {
+    /// The error of a response.
+    pub(super) fn error(&self, status: u16, text: &str) -> anyhow::Error {
         let address = &self.address;
         let Ok(ErrorBody { error }) = serde_json::from_str(text) else {
             return anyhow::anyhow!(
-                "{address} answers {status}, and not as weir's admin listener does"
+                "{address} responds with {status}, and not as weir's admin listener does"
             );
         };
         let error = visible(&error);
         match (status, &self.token) {
-            (400, _) => UsageError(error).into(),
+            (400, _) => usage_error(error),
             (401, None) => anyhow::anyhow!(
-                "{address} wants the token: put it into WEIR_TOKEN, name a file that has it with --token-file, \
+                "{address} needs the token: set WEIR_TOKEN, or name a file that has it with --token-file, \
                  or the configuration with --config"
             ),
-            (401, Some(_)) => {
-                anyhow::anyhow!("the token is not the one that {address} was configured with")
-            }
+            (401, Some(_)) => anyhow::anyhow!("the token is not the one configured at {address}"),
             _ => anyhow::anyhow!(error),
         }
     }
 }
 
-/// A name as it is written in a path.
+/// Percent-encodes a name for a path.
 pub(super) fn escape(name: &str) -> String {
     let mut text = Vec::with_capacity(name.len());
     percent_encode(name.as_bytes(), is_unreserved, &mut text);
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// How long an answer may take.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a stream may be silent: it says something every 15 s.
-const STREAM_PATIENCE: Duration = Duration::from_secs(45);
+/// How long a stream may be silent: it sends something every 15 s.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// More than ten thousand marked keys take.
 const BODY_MAX: u64 = 64 * 1024 * 1024;
 
-/// What came back.
-pub(super) struct HttpResponse {
-    pub(super) status: u16,
-    pub(super) body: Box<dyn BufRead + Send>,
-}
-
-/// Sends a head and a body, and reads the head of the answer.
-pub(super) fn record(
+/// Sends a request, and reads the status of the response; its body is left to read.
+fn exchange(
     address: &str,
     request: &[u8],
-    patience: Duration,
-) -> io::Result<HttpResponse> {
+    timeout: Duration,
+) -> io::Result<(u16, Box<dyn BufRead + Send>)> {
     let mut stream = connect(address)?;
     stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
-    stream.set_read_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
     stream.set_nodelay(true)?;
     let sent = stream.write_all(request);
     let mut reader = BufReader::new(stream);
-    // Whoever closes early may have said why: that says more than a broken pipe.
-    match (head(&mut reader), sent) {
-        (Ok((status, length)), _) => Ok(HttpResponse {
-            status,
-            body: match length {
-                Some(length) => Box::new(reader.take(length)),
-                None => Box::new(reader),
-            },
-        }),
+    // A server that closes early may have sent the reason, which says more than a broken pipe.
+    match (read_headers(&mut reader), sent) {
+        (Ok((status, Some(length))), _) => Ok((status, Box::new(reader.take(length)))),
+        (Ok((status, None)), _) => Ok((status, Box::new(reader))),
         (Err(_), Err(sent)) => Err(sent),
         (Err(error), Ok(())) => Err(error),
     }
@@ -269,10 +224,10 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The status, and how long the body is where that is told.
-fn head(reader: &mut impl BufRead) -> io::Result<(u16, Option<u64>)> {
+/// The status, and the length of the body if it is known.
+fn read_headers(reader: &mut impl BufRead) -> io::Result<(u16, Option<u64>)> {
     let mut head = Vec::new();
-    let mut limited = reader.take(HEAD_MAX);
+    let mut limited = reader.take(HEADERS_MAX);
     while !head.ends_with(b"\r\n\r\n") && !head.ends_with(b"\n\n") {
         if limited.read_until(b'\n', &mut head)? == 0 {
             return Err(not_http());
@@ -291,92 +246,122 @@ fn head(reader: &mut impl BufRead) -> io::Result<(u16, Option<u64>)> {
 }
 
 fn not_http() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "it does not speak HTTP")
+    io::Error::new(io::ErrorKind::InvalidData, "the response is not HTTP")
 }
 
 /// How long connecting and sending may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Ours are a few hundred bytes.
-const HEAD_MAX: u64 = 16 * 1024;
+/// weir's have a few hundred bytes.
+const HEADERS_MAX: u64 = 16 * 1024;
 const FIELDS_MAX: usize = 64;
 
-/// How the running weir is found. The first that is given counts.
+/// How to reach the running weir; what comes first counts.
 #[derive(Debug, Args)]
 pub(super) struct AdminOptions {
-    /// Where the admin listener is; else what --config says, $WEIR_ADMIN, or 127.0.0.1:9900
+    /// Address of the admin listener; by default that of --config, $WEIR_ADMIN, or 127.0.0.1:9900
     #[arg(long, value_name = "ADDR", value_parser = address, help_heading = "The running weir")]
     admin: Option<String>,
-    /// A file with the token; else what --config says, or $WEIR_TOKEN
-    // Never the token itself: everybody on the machine can read a command line.
+    /// File with the token; by default that of --config, or $WEIR_TOKEN
+    // Never the token itself: all users of a machine can read command lines.
     #[arg(long, value_name = "FILE", help_heading = "The running weir")]
     token_file: Option<PathBuf>,
-    /// The configuration it runs with, to take both from
+    /// Its configuration, which has both
     #[arg(short, long, value_name = "FILE", help_heading = "The running weir")]
     config: Option<PathBuf>,
 }
 
+/// The options of all commands that talk to a running weir.
+#[derive(Debug, Args)]
+pub(super) struct AdminArgs {
+    #[command(flatten)]
+    pub(super) options: AdminOptions,
+    /// Print the API's response as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl AdminArgs {
+    /// Makes a request, and prints the response: unchanged, or as `draw` shows it.
+    pub(super) fn show<T: DeserializeOwned>(
+        &self,
+        request: &ApiRequest,
+        draw: impl FnOnce(T, &mut Output),
+    ) -> anyhow::Result<()> {
+        self.show_with(request, |_, response, output| {
+            draw(response, output);
+            Ok(())
+        })
+    }
+
+    /// The same for a `draw` that makes further requests.
+    pub(super) fn show_with<T: DeserializeOwned>(
+        &self,
+        request: &ApiRequest,
+        draw: impl FnOnce(&AdminClient, T, &mut Output) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let admin = self.options.client()?;
+        let text = admin.text(request)?;
+        if self.json {
+            // Only JSON is passed on as such.
+            admin.parse::<serde::de::IgnoredAny>(&text)?;
+            return Ok(output::print_json(&text)?);
+        }
+        let mut output = Output::new();
+        draw(&admin, admin.parse(&text)?, &mut output)?;
+        Ok(output.print()?)
+    }
+}
+
 impl AdminOptions {
-    /// The listener, not yet spoken to.
-    pub(super) fn admin(&self) -> anyhow::Result<AdminClient> {
-        let configured = match &self.config {
-            Some(path) => Some(configured(path)?),
-            None => None,
-        };
+    /// The client; nothing is connected yet.
+    pub(super) fn client(&self) -> anyhow::Result<AdminClient> {
+        let configured = self.config.as_deref().map(configured).transpose()?;
         let (listen, configured) = match configured {
             Some(admin) => (Some(reachable(admin.listen).to_string()), admin.token),
             None => (None, None),
         };
-        let address = match self.admin.clone().or(listen) {
-            Some(address) => address,
-            None => match std::env::var("WEIR_ADMIN") {
-                Ok(text) if !text.is_empty() => {
-                    address(&text).map_err(|why| UsageError(format!("WEIR_ADMIN: {why}")))?
-                }
-                _ => DEFAULT.to_owned(),
-            },
+        let from_environment = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let address = match (
+            self.admin.clone().or(listen),
+            from_environment("WEIR_ADMIN"),
+        ) {
+            (Some(address), _) => address,
+            (None, Some(text)) => {
+                address(&text).map_err(|error| usage_error(format!("WEIR_ADMIN: {error}")))?
+            }
+            (None, None) => DEFAULT.to_owned(),
         };
         let token = match &self.token_file {
-            Some(path) => Some(read(path)?),
-            None => configured.or_else(|| {
-                let token = std::env::var("WEIR_TOKEN").ok();
-                token.filter(|token| !token.is_empty()).map(Secret::new)
-            }),
+            Some(path) => Some(read_token(path)?),
+            None => configured.or_else(|| from_environment("WEIR_TOKEN").map(Secret::new)),
         };
-        if let Some(token) = &token
-            && !token
-                .expose()
-                .bytes()
-                .all(|byte| matches!(byte, b' '..=b'~'))
-        {
-            return Err(
-                UsageError("the token has letters that no header can carry".to_owned()).into(),
-            );
+        let is_printable =
+            |token: &Secret| token.expose().bytes().all(|it| matches!(it, b' '..=b'~'));
+        if !token.as_ref().is_none_or(is_printable) {
+            return Err(usage_error(
+                "the token has characters that no header can carry",
+            ));
         }
-        Ok(AdminClient::new(address, token))
+        Ok(AdminClient { address, token })
     }
 }
 
-/// `admin` of a configuration.
+/// The `admin` of a configuration.
 fn configured(path: &Path) -> anyhow::Result<plan::Admin> {
-    let (plan, _) = match config::load(path) {
-        Ok(loaded) => loaded,
-        Err(report) => {
-            output::draw(&report)?;
-            let what = format!("{} says nothing about a listener", path.display());
-            return Err(UsageError(what).into());
-        }
-    };
+    let shown = path.display();
+    let (plan, _) = config::load(path).or_else(|report| {
+        output::draw(&report)?;
+        Err(usage_error(format!("{shown} has errors")))
+    })?;
     plan.admin.ok_or_else(|| {
-        UsageError(format!(
-            "{} has no `admin`, so there is no listener to speak to; `admin: {{ listen: {DEFAULT} }}` makes one",
-            path.display()
+        usage_error(format!(
+            "{shown} has no `admin`, so there is no listener to talk to; `admin: {{ listen: {DEFAULT} }}` adds one"
         ))
-        .into()
     })
 }
 
-/// Where to call what listens on all addresses.
+/// The address to connect to; loopback for a listener on all addresses.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -386,22 +371,22 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn read(path: &Path) -> anyhow::Result<Secret> {
+fn read_token(path: &Path) -> anyhow::Result<Secret> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the token from {}", path.display()))?;
     let token = text.trim();
     if token.is_empty() {
-        return Err(UsageError(format!("there is no token in {}", path.display())).into());
+        return Err(usage_error(format!("{} is empty", path.display())));
     }
     Ok(Secret::new(token))
 }
 
 /// `127.0.0.1:9900`, `gateway:9900`, `9900` or `http://…/`.
 fn address(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}` is no address; expected one as in `{DEFAULT}`");
+    let wrong = || format!("`{text}` is not an address; expected one such as `{DEFAULT}`");
     if text.starts_with("https://") {
         return Err(
-            "the admin listener speaks plain HTTP; come through a tunnel from elsewhere".to_owned(),
+            "the admin listener speaks plain HTTP; use a tunnel from other machines".to_owned(),
         );
     }
     let bare = text.strip_prefix("http://").unwrap_or(text);
@@ -434,12 +419,6 @@ mod tests {
         assert_eq!(escape("é"), "%C3%A9");
         assert_eq!(escape("192.0.2.7"), "192.0.2.7");
     }
-}
-
-#[cfg(test)]
-mod reach_tests {
-
-    use super::*;
 
     #[test]
     fn an_address_may_be_written_in_several_ways() {
@@ -469,7 +448,7 @@ mod reach_tests {
     }
 
     #[test]
-    fn what_listens_everywhere_is_called_on_this_machine() {
+    fn a_listener_on_all_addresses_is_reached_through_loopback() {
         for (listen, expected) in [
             ("0.0.0.0:9900", "127.0.0.1:9900"),
             ("[::]:9900", "[::1]:9900"),

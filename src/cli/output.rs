@@ -1,12 +1,6 @@
-//! Tables for people: aligned, coloured where that helps, and never wider than the terminal they are shown on.
+//! What commands print: tables, numbers and times, the same in every command, and reports of configuration errors.
 //!
-//! Every text that goes into one is made harmless first: keys and paths are what strangers have sent.
-//!
-//! What a verb prints: lines and tables on standard output, as wide as the terminal there is.
-//!
-//! Numbers and times as people read them, the same in every verb.
-//!
-//! A report drawn for people: with colour on a terminal, plain everywhere else.
+//! A table is never wider than its terminal. Every text in one is made safe first: keys and paths come from clients.
 
 use std::io::{self, IsTerminal as _, Write};
 
@@ -20,75 +14,72 @@ use crate::text::visible;
 
 pub(super) use crate::replay::number;
 
-/// Rows under heads.
+/// The command line is invalid: the exit status is 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct UsageError(String);
+
+pub(super) fn usage_error(error: impl Into<String>) -> anyhow::Error {
+    UsageError(error.into()).into()
+}
+
+/// A table with a header line.
 #[derive(Debug)]
 pub(super) struct TextTable {
-    heads: Vec<Column>,
-    rows: Vec<TableRow>,
+    columns: Vec<Column>,
+    /// Cells, and a line below the row.
+    rows: Vec<(Vec<TableCell>, Option<String>)>,
 }
 
-/// What a column is called, and where its texts stand.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Column {
-    Left(&'static str),
-    Right(&'static str),
+#[derive(Debug)]
+struct Column {
+    name: String,
+    /// Aligned to the right, as numbers are.
+    right: bool,
 }
 
-/// A text and how it looks.
+/// A text and its style.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TableCell {
     text: String,
     style: Style,
-    /// The same with styles of its own, shown where all of it has room.
+    /// The same text with styles of its own; shown where all of it fits.
     painted: Option<String>,
 }
 
-#[derive(Debug)]
-struct TableRow {
-    cells: Vec<TableCell>,
-    /// Stands below the row.
-    note: Option<String>,
-}
-
 impl TextTable {
-    pub(super) fn new(heads: impl Into<Vec<Column>>) -> Self {
+    /// An empty table; `header` has the names of its columns, two spaces between them, `>` before those aligned to the right.
+    pub(super) fn new(header: &str) -> Self {
+        let columns = header.split("  ").map(|name| Column {
+            name: name.trim_start_matches('>').to_owned(),
+            right: name.starts_with('>'),
+        });
         Self {
-            heads: heads.into(),
+            columns: columns.collect(),
             rows: Vec::new(),
         }
     }
 
     pub(super) fn row(&mut self, cells: impl Into<Vec<TableCell>>) {
-        self.rows.push(TableRow {
-            cells: cells.into(),
-            note: None,
-        });
+        self.rows.push((cells.into(), None));
     }
 
-    /// A row with a sentence below it.
+    /// Adds a row with a line below it.
     pub(super) fn row_with(&mut self, cells: impl Into<Vec<TableCell>>, note: &str) {
-        self.rows.push(TableRow {
-            cells: cells.into(),
-            note: Some(visible(note)),
-        });
+        self.rows.push((cells.into(), Some(visible(note))));
     }
 
-    /// As lines without their ends; `most` is how wide they may be.
+    /// The lines of the table, at most `most` columns wide.
     pub(super) fn lines(&self, most: Option<usize>) -> Vec<String> {
         let widths = self.widths(most);
-        let mut lines = Vec::with_capacity(self.rows.len() + 1);
-        let heads = self
-            .heads
-            .iter()
-            .map(|head| TableCell::from(head.name()).styled(FAINT));
-        lines.push(self.line(&heads.collect::<Vec<_>>(), &widths));
-        for row in &self.rows {
-            lines.push(self.line(&row.cells, &widths));
-            if let Some(note) = &row.note {
-                let note = cut(
-                    note,
-                    most.map_or(usize::MAX, |most| most.saturating_sub(GAP)),
-                );
+        let names = self.columns.iter();
+        let header = names.map(|column| TableCell::from(&column.name).styled(FAINT));
+        let mut lines = vec![self.line(&header.collect::<Vec<_>>(), &widths)];
+        for (cells, note) in &self.rows {
+            lines.push(self.line(cells, &widths));
+            if let Some(note) = note {
+                let room = most.map_or(usize::MAX, |most| most.saturating_sub(GAP));
+                let note = cut(note, room);
                 lines.push(format!("  {FAINT}{note}{FAINT:#}"));
             }
         }
@@ -96,22 +87,22 @@ impl TextTable {
     }
 
     fn widths(&self, most: Option<usize>) -> Vec<usize> {
-        let mut widths: Vec<usize> = self.heads.iter().map(|head| head.name().width()).collect();
-        for row in &self.rows {
-            for (width, cell) in widths.iter_mut().zip(&row.cells) {
+        let names = self.columns.iter().map(|column| column.name.width());
+        let mut widths: Vec<usize> = names.collect();
+        for (cells, _) in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(cells) {
                 *width = (*width).max(cell.text.width());
             }
         }
         let Some(most) = most else {
             return widths;
         };
-        // Names give way, numbers do not: half a number is another number.
+        // Names are cut, numbers are not: half a number is another number.
         while widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) > most {
-            let left = self.heads.iter().zip(&mut widths);
-            let left =
-                left.filter_map(|(head, width)| matches!(head, Column::Left(_)).then_some(width));
-            match left.max_by_key(|width| **width) {
-                Some(width) if *width > LEAST => *width -= 1,
+            let columns = self.columns.iter().zip(&mut widths);
+            let names = columns.filter(|(column, _)| !column.right);
+            match names.map(|(_, width)| width).max_by_key(|width| **width) {
+                Some(width) if *width > NAME_MIN => *width -= 1,
                 _ => break,
             }
         }
@@ -120,12 +111,10 @@ impl TextTable {
 
     fn line(&self, cells: &[TableCell], widths: &[usize]) -> String {
         let mut line = String::new();
-        let last = cells.iter().rposition(|cell| !cell.text.is_empty());
-        let Some(last) = last else { return line };
-        for (at, ((cell, head), width)) in cells.iter().zip(&self.heads).zip(widths).enumerate() {
-            if at > last {
-                break;
-            }
+        let used = cells.iter().rposition(|cell| !cell.text.is_empty());
+        let used = used.map_or(0, |last| last + 1);
+        let columns = self.columns.iter().zip(widths);
+        for (at, (cell, (column, width))) in cells.iter().take(used).zip(columns).enumerate() {
             let (text, style) = (cut(&cell.text, *width), cell.style);
             let space = " ".repeat(width.saturating_sub(text.width()));
             if at > 0 {
@@ -135,21 +124,13 @@ impl TextTable {
                 Some(painted) if text == cell.text => painted.clone(),
                 _ => format!("{style}{text}{style:#}"),
             };
-            match head {
-                Column::Right(_) => line.extend([space, text]),
-                Column::Left(_) if at == last => line.push_str(&text),
-                Column::Left(_) => line.extend([text, space]),
+            match column.right {
+                true => line.extend([space, text]),
+                false if at + 1 == used => line.push_str(&text),
+                false => line.extend([text, space]),
             }
         }
         line
-    }
-}
-
-impl Column {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Left(name) | Self::Right(name) => name,
-        }
     }
 }
 
@@ -158,7 +139,7 @@ impl TableCell {
         Self { style, ..self }
     }
 
-    /// A text of our own, and the same in colours.
+    /// A safe text, and the same text in colours.
     pub(super) fn painted(text: String, painted: String) -> Self {
         Self {
             text,
@@ -167,7 +148,6 @@ impl TableCell {
         }
     }
 
-    /// In this style if so.
     pub(super) fn styled_if(self, condition: bool, style: Style) -> Self {
         if condition { self.styled(style) } else { self }
     }
@@ -182,7 +162,7 @@ impl<T: AsRef<str>> From<T> for TableCell {
     }
 }
 
-/// The beginning of a text that is too wide.
+/// Cuts a text that is too wide.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
@@ -202,7 +182,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     short
 }
 
-/// How a verdict looks.
+/// The style of a verdict.
 pub(super) fn verdict(word: &str) -> Style {
     match word {
         "refuse" => BAD,
@@ -217,11 +197,11 @@ pub(super) const FAINT: Style = Style::new().dimmed();
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
 pub(super) const STRONG: Style = Style::new().bold();
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
 
-/// What is left of a name at the least.
-const LEAST: usize = 8;
+/// The minimum width of a column of names.
+const NAME_MIN: usize = 8;
 
 /// Text to be printed.
 #[derive(Debug, Default)]
@@ -231,7 +211,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Empty, for standard output: not wider than the terminal, and as wide as it gets where there is none.
+    /// Empty, for standard output: at most as wide as its terminal, if it is one.
     pub(super) fn new() -> Self {
         let terminal = io::stdout().is_terminal();
         let size = terminal.then(|| rustix::termios::tcgetwinsize(io::stdout()).ok());
@@ -242,7 +222,7 @@ impl Output {
         }
     }
 
-    /// A line; what of it strangers have sent must have been made harmless.
+    /// Adds a line; what clients have sent must be safe to show.
     pub(super) fn line(&mut self, line: impl AsRef<str>) {
         self.text.push_str(line.as_ref());
         self.text.push('\n');
@@ -260,14 +240,14 @@ impl Output {
     }
 }
 
-/// Writes a text to standard output, without its colours where nobody would see them.
+/// Writes a text to standard output, without colours where it is no terminal.
 pub(super) fn print(text: &str) -> io::Result<()> {
     let mut stdout = anstream::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
 }
 
-/// Writes the API's JSON as it is, but for what would act on a terminal: JSON may have that as it is, and as a number as well.
+/// Writes the API's JSON unchanged, except that control characters, which could act on a terminal, are escaped.
 pub(super) fn print_json(text: &str) -> io::Result<()> {
     let mut safe = String::with_capacity(text.len() + 1);
     for letter in text.trim_end().chars() {
@@ -277,7 +257,7 @@ pub(super) fn print_json(text: &str) -> io::Result<()> {
         }
     }
     safe.push('\n');
-    // Not through anstream: nothing is to be taken out of it.
+    // Not through anstream, which would remove what looks like a colour.
     let mut stdout = io::stdout().lock();
     stdout.write_all(safe.as_bytes())?;
     stdout.flush()
@@ -293,13 +273,13 @@ pub(super) fn span(seconds: f64) -> String {
     }
 }
 
-/// Requests, in parts of one where it is not whole.
+/// Requests, with up to three decimals.
 pub(super) fn requests(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A lag: what matters begins below a millisecond.
+/// A lag, to a tenth of a millisecond.
 pub(super) fn lag(seconds: Option<f64>) -> String {
     match seconds {
         None => "-".to_owned(),
@@ -308,7 +288,7 @@ pub(super) fn lag(seconds: Option<f64>) -> String {
     }
 }
 
-/// What became of how many.
+/// Counts of verdicts, with the share of refusals.
 pub(super) fn verdicts(counts: VerdictCounts) -> String {
     let share = percent(counts.refuse, counts.total());
     format!(
@@ -322,12 +302,8 @@ pub(super) fn verdicts(counts: VerdictCounts) -> String {
 const DAY: u64 = 86_400_000;
 
 /// Writes a report to standard error.
-///
-/// # Errors
-///
-/// What writing there fails with.
 pub(super) fn draw(report: &Report) -> io::Result<()> {
-    // anstream takes the colours out again where nobody would see them.
+    // anstream removes the colours where it is no terminal.
     let mut stderr = anstream::stderr().lock();
     writeln!(stderr, "{}\n", report.draw(ColorChoice::Coloured))
 }
@@ -343,8 +319,8 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_under_their_heads() {
-        let mut table = TextTable::new([Column::Left("KEY"), Column::Right("REFUSE")]);
+    fn columns_are_aligned_under_the_header() {
+        let mut table = TextTable::new("KEY  >REFUSE");
         table.row([
             TableCell::from("192.0.2.7"),
             TableCell::from("9 120").styled(BAD),
@@ -357,10 +333,10 @@ mod tests {
     }
 
     #[test]
-    fn names_give_way_and_numbers_do_not() {
-        let mut table = TextTable::new([Column::Left("KEY"), Column::Right("REFUSE")]);
+    fn names_are_cut_and_numbers_are_not() {
+        let mut table = TextTable::new("KEY  >REFUSE");
         table.row([
-            TableCell::from("a-very-long-key-of-somebody"),
+            TableCell::from("a-very-long-key-of-a-client"),
             TableCell::from("1234567890"),
         ]);
         assert_eq!(
@@ -371,7 +347,7 @@ mod tests {
 
     #[test]
     fn nothing_in_a_key_acts_on_the_terminal() {
-        let mut table = TextTable::new([Column::Left("KEY")]);
+        let mut table = TextTable::new("KEY");
         table.row_with(
             [TableCell::from("\u{1b}[2J\u{9b}31m\u{202e}x\r\n")],
             "\u{1b}]0;title\u{7}",
@@ -385,12 +361,6 @@ mod tests {
         );
         assert_eq!(text.lines().count(), 3, "{text:?}");
     }
-}
-
-#[cfg(test)]
-mod words_tests {
-
-    use super::*;
 
     #[test]
     fn times_and_shares_are_short() {

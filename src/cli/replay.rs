@@ -1,4 +1,4 @@
-//! `weir replay`: what these limits would have done to that traffic.
+//! `weir replay`: what a configuration's limits would have done to the traffic of an access log.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -8,56 +8,57 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Args;
 
-use super::output;
+use super::output::{self, usage_error};
 use crate::clock::{Clock, Millis};
+use crate::config::amend;
 use crate::config::plan::Plan;
 use crate::replay::{
     ReplayError, ReplayOptions, ReplayProgress, ReplayReport, ReplayVerdict, SuggestOptions,
 };
 use crate::text::visible;
-use crate::{cli, config, replay};
+use crate::{config, replay};
 
-/// What is replayed, and how it is told.
+/// The logs, and how the result is shown.
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
     /// The configuration
-    #[arg(short, long, default_value = cli::DEFAULT_CONFIG)]
+    #[arg(short, long, default_value = "weir.yaml")]
     config: PathBuf,
-    /// How lines look: combined, common, json, or the text of nginx's log_format; found out if not given
+    /// Format of the lines: combined, common, json, or the text of nginx's log_format; detected by default
     #[arg(short, long)]
     format: Option<String>,
-    /// The host of all requests, for a log that does not name it
+    /// Host of all requests, for a log without it
     #[arg(long)]
     host: Option<String>,
-    /// How far out of order lines may be
+    /// How far lines may be out of order
     #[arg(long, default_value = "30s", value_parser = window)]
     window: u32,
-    /// How many keys to show of each zone
+    /// Number of keys to show of each zone
     #[arg(long, default_value_t = 10)]
     top: usize,
     /// Find the smallest rate and burst, for all zones or for one
     #[arg(long, value_name = "ZONE", num_args = 0..=1, default_missing_value = "")]
     suggest: Option<String>,
-    /// The share that may be refused by what is suggested
+    /// The share of requests that a suggested limit may refuse
     #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = millionths)]
     refuse_at_most: u64,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write a page with plots
+    /// Write an HTML page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write a line of JSON for every request; - for standard output, instead of the report
     #[arg(long, value_name = "FILE")]
     each: Option<PathBuf>,
-    /// Access logs, plain or packed with gzip or zstd; - for standard input
+    /// Access logs, plain or compressed with gzip or zstd; - for standard input
     #[arg(value_name = "LOG")]
     files: Vec<PathBuf>,
 }
 
-/// Replays. 2 for a configuration, a command line or a format that makes no sense; 1 for a log that cannot be read.
-pub(super) fn run(mut flags: ReplayArgs) -> anyhow::Result<ExitCode> {
-    let plan = match config::load(&flags.config) {
+/// Replays. The exit status is 2 for an invalid configuration, command line or format, and 1 for a log that cannot be read.
+pub(super) fn run(mut args: ReplayArgs) -> anyhow::Result<ExitCode> {
+    let plan = match config::load(&args.config) {
         Ok((plan, report)) => {
             if !report.is_empty() {
                 output::draw(&report)?;
@@ -69,24 +70,26 @@ pub(super) fn run(mut flags: ReplayArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    flags.sort_out_suggest(&plan);
-    if flags.files.is_empty() {
-        return wrong("which log? Name a file, or - for standard input");
+    args.split_suggest(&plan);
+    if args.files.is_empty() {
+        return Err(usage_error(
+            "no log given: name a file, or - for standard input",
+        ));
     }
     let zones: Vec<String> = plan
         .req_zones
         .iter()
         .map(|zone| zone.name.to_string())
         .collect();
-    match flags.replay(plan)? {
-        Ok(report) => flags.tell(&report),
-        Err(error) => explain(error, &zones),
+    match args.replay(plan)? {
+        Ok(report) => args.show(&report),
+        Err(error) => Err(explain(error, &zones)),
     }
 }
 
 impl ReplayArgs {
     /// `--suggest access.log` means all zones, and a log.
-    fn sort_out_suggest(&mut self, plan: &Plan) {
+    fn split_suggest(&mut self, plan: &Plan) {
         if let Some(zone) = &mut self.suggest
             && !zone.is_empty()
             && !plan.req_zones.iter().any(|known| *known.name == **zone)
@@ -113,7 +116,7 @@ impl ReplayArgs {
         Ok(replayed)
     }
 
-    fn tell(&self, report: &ReplayReport) -> anyhow::Result<ExitCode> {
+    fn show(&self, report: &ReplayReport) -> anyhow::Result<ExitCode> {
         if let Some(path) = &self.html {
             std::fs::write(path, report.page())
                 .with_context(|| format!("cannot write {}", path.display()))?;
@@ -125,7 +128,7 @@ impl ReplayArgs {
                 report.table()
             };
             match io::stdout().lock().write_all(text.as_bytes()) {
-                // Whoever reads it has seen enough.
+                // The reader has what it needs.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 written => written?,
             }
@@ -152,33 +155,29 @@ impl ReplayArgs {
     }
 }
 
-/// Says what is wrong with the command line or the log.
-fn explain(error: ReplayError, zones: &[String]) -> anyhow::Result<ExitCode> {
-    match error {
+/// The error of a replay, with advice.
+fn explain(error: ReplayError, zones: &[String]) -> anyhow::Error {
+    let text = match error {
         ReplayError::Missing(missing) => {
             let advice: Vec<String> = missing.iter().map(replay::MissingFields::advice).collect();
-            wrong(&advice.join("\nweir: "))
+            advice.join("\nweir: ")
         }
-        ReplayError::Format(error) => wrong(&error.to_string()),
-        ReplayError::Unrecognised { line } => wrong(&format!(
-            "the log is neither combined nor common nor JSON; it begins with\n  {}\n  = help: tell with --format how its lines look, \
-             in the words of nginx's log_format",
+        ReplayError::Format(error) => error.to_string(),
+        ReplayError::Unrecognised { line } => format!(
+            "the log is neither combined nor common nor JSON; it begins with\n  {}\n  = help: describe its lines with --format, \
+             as in nginx's log_format",
             visible(&line)
-        )),
-        ReplayError::Zone(name) => wrong(&format!(
-            "there is no limit_req zone \"{name}\"; there is {}",
-            if zones.is_empty() {
-                "none".to_owned()
-            } else {
-                zones.join(", ")
-            }
-        )),
-        other => Err(other.into()),
-    }
-}
-
-fn wrong(sentence: &str) -> anyhow::Result<ExitCode> {
-    Err(cli::UsageError(sentence.to_owned()).into())
+        ),
+        ReplayError::Zone(name) => {
+            let zones = match zones.is_empty() {
+                true => "there are none".to_owned(),
+                false => format!("the zones are {}", zones.join(", ")),
+            };
+            format!("there is no limit_req zone \"{name}\"; {zones}")
+        }
+        other => return other.into(),
+    };
+    usage_error(text)
 }
 
 fn sink(path: &Path) -> anyhow::Result<Box<dyn Write>> {
@@ -189,15 +188,15 @@ fn sink(path: &Path) -> anyhow::Result<Box<dyn Write>> {
     Ok(Box::new(BufWriter::new(file)))
 }
 
-/// Writes the line of one request.
+/// Writes a line of JSON for a request.
 fn line(verdict: &ReplayVerdict<'_>, sink: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer(&mut *sink, verdict)?;
     sink.write_all(b"\n")
 }
 
-/// How far it is, for somebody who sits before a terminal.
+/// The progress on a terminal.
 struct ProgressBar {
-    /// Bytes of all files; `None` if nobody can know, or nobody looks.
+    /// Bytes of all files; `None` if unknown.
     total: Option<u64>,
     visible: bool,
     clock: Clock,
@@ -207,15 +206,12 @@ struct ProgressBar {
 impl ProgressBar {
     fn new(files: &[PathBuf]) -> Self {
         let sizes = files.iter().map(|file| {
-            std::fs::metadata(file)
-                .ok()
-                .filter(std::fs::Metadata::is_file)
+            let metadata = std::fs::metadata(file).ok()?;
+            metadata.is_file().then_some(metadata.len())
         });
-        let sizes: Option<Vec<u64>> = sizes.map(|found| found.map(|found| found.len())).collect();
+        let total: Option<u64> = sizes.sum();
         Self {
-            total: sizes
-                .map(|sizes| sizes.iter().sum())
-                .filter(|total| *total > 0),
+            total: total.filter(|total| *total > 0),
             visible: io::stderr().is_terminal(),
             clock: Clock::machine(),
             next: Millis(0),
@@ -246,13 +242,13 @@ impl ProgressBar {
     }
 
     fn clear(&mut self) {
-        // Only where something was shown.
+        // Only if something was shown.
         if self.visible && self.next.0 > 0 {
             self.write("\r\u{1b}[2K");
         }
     }
 
-    /// A bar that cannot be drawn is not worth failing for.
+    /// A bar that cannot be drawn is no failure.
     fn write(&mut self, text: &str) {
         let mut stderr = anstream::stderr().lock();
         let drawn = stderr
@@ -262,33 +258,18 @@ impl ProgressBar {
     }
 }
 
-/// `30s`, `500ms`, `2m`: in whole seconds, rounded up.
+/// A time as in the configuration, in whole seconds, rounded up.
 fn window(text: &str) -> Result<u32, String> {
-    let wrong = || format!("`{text}` is not a time; expected one as in `30s`");
-    let (digits, seconds) = match text.trim_end_matches(|c: char| c.is_ascii_alphabetic()) {
-        digits if text.ends_with("ms") => {
-            return digits
-                .parse::<u32>()
-                .map(|ms| ms.div_ceil(1000))
-                .map_err(|_| wrong());
-        }
-        digits => match text.strip_prefix(digits) {
-            Some("" | "s") => (digits, 1),
-            Some("m") => (digits, 60),
-            Some("h") => (digits, 3600),
-            _ => return Err(wrong()),
-        },
-    };
-    let number: u32 = digits.parse().map_err(|_| wrong())?;
-    number
-        .checked_mul(seconds)
+    let millis = amend::time(text)?.as_millis();
+    u32::try_from(millis.div_ceil(1000))
+        .ok()
         .filter(|seconds| *seconds <= 86_400)
-        .ok_or_else(|| "a day is the most".to_owned())
+        .ok_or_else(|| "the maximum is a day".to_owned())
 }
 
 /// `0.1%` or `0.001`, in millionths.
 fn millionths(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is not a share; expected one as in `0.1%`");
+    let wrong = || format!("`{text}` is not a share; expected one such as `0.1%`");
     let (digits, places) = match text.strip_suffix('%') {
         Some(digits) => (digits.trim_end(), 4),
         None => (text, 6),
@@ -306,7 +287,7 @@ fn millionths(text: &str) -> Result<u64, String> {
         .parse()
         .map_err(|_| wrong())?;
     if number > 1_000_000 {
-        return Err("more than all cannot be refused".to_owned());
+        return Err("the maximum is 100%".to_owned());
     }
     Ok(number)
 }

@@ -145,10 +145,18 @@ fn a_wrong_command_line_is_explained() {
         (&["strange.log"], 2, "--format"),
         (&["nowhere.log"], 1, "nowhere.log"),
         (&["."], 1, "cannot read ."),
-        (&[], 2, "which log?"),
-        (&["--suggest", "perpi", "access.log"], 2, "there is perip"),
+        (&[], 2, "no log given"),
+        (
+            &["--suggest", "perpi", "access.log"],
+            2,
+            "the zones are perip",
+        ),
         (&["--refuse-at-most", "ten", "access.log"], 2, "0.1%"),
-        (&["--window", "soon", "access.log"], 2, "30s"),
+        (
+            &["--window", "soon", "access.log"],
+            2,
+            "expected a number with a unit",
+        ),
     ] {
         let words = wrong(&desk, arguments, status);
         assert!(words.contains(expected), "{arguments:?}: {words}");

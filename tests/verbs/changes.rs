@@ -21,6 +21,7 @@ fn a_key_is_blocked_and_unblocked() {
         "a scraper",
     ];
     let said = told(&weir, &arguments);
+    assert!(said.starts_with("Blocked 127.0.0.2 in one.\n"), "{said}");
     assert_eq!(row(&said, "127.0.0.2")[1], "block", "{said}");
     assert!(said.contains("a scraper"), "{said}");
     assert_eq!(status(), 429);
@@ -34,7 +35,10 @@ fn a_key_is_blocked_and_unblocked() {
         row(&told(&weir, &["keys", "one"]), "127.0.0.2").last(),
         Some(&"block")
     );
-    told(&weir, &["unblock", "one", "127.0.0.2"]);
+    assert_eq!(
+        told(&weir, &["unblock", "one", "127.0.0.2"]),
+        "Unblocked 127.0.0.2 in one.\n"
+    );
     assert_eq!(status(), 200);
 }
 

@@ -61,7 +61,7 @@ fn the_token_is_found_by_file_environment_and_configuration() {
     std::fs::write(&file, format!("{TOKEN}\n")).expect("the directory can be written");
     let file = file.display().to_string();
     let block = ["block", "one", "127.0.0.2", "--admin", &admin];
-    fails(bare(&block), "wants the token: put it into WEIR_TOKEN");
+    fails(bare(&block), "needs the token: set WEIR_TOKEN");
     let mut wrong = bare(&block);
     wrong.env("WEIR_TOKEN", "not-the-token");
     fails(wrong, "the token is not the one");
@@ -81,13 +81,13 @@ fn errors_come_with_advice() {
     // Reserved, and no process listens there.
     fails(
         bare(&["zones", "--admin", "127.0.0.1:1"]),
-        "nothing listens at 127.0.0.1:1. Does weir run",
+        "nothing listens at 127.0.0.1:1. Is weir running",
     );
     let origin = Origin::start();
     let stranger = origin.address().to_string();
     fails(
         bare(&["zones", "--admin", &stranger]),
-        "as no weir of this version does",
+        "none that this version of weir understands",
     );
     fails(
         bare(&["health", "--admin", "127.0.0.1:1"]),
@@ -134,9 +134,9 @@ fn usage_errors_have_an_exit_status_of_their_own() {
 fn help_has_every_verb_in_its_group() {
     let help = text(&run(bare(&["--help"])).stdout);
     let heads = [
-        "Run it:",
-        "Look into a running one:",
-        "Change a running one:",
+        "Run:",
+        "Inspect a running weir:",
+        "Change a running weir:",
         "Prepare:",
     ];
     let places = heads.map(|head| {

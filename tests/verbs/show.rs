@@ -71,7 +71,7 @@ fn keys_are_listed_and_looked_up() {
     assert_eq!(first.lines().count(), 2, "{first}");
     let key = told(&weir, &["keys", "one", "127.0.0.1"]);
     assert!(key.contains("0 of 3 left"), "{key}");
-    assert!(key.contains("one more passes in "), "{key}");
+    assert!(key.contains("next request passes in "), "{key}");
     let known = json(&weir, &["keys", "one", "127.0.0.1"]);
     assert_eq!(
         (&known["refuse"], &known["known"]),
@@ -113,7 +113,7 @@ fn text_of_clients_cannot_control_the_terminal() {
 fn refusals_come_with_their_reasons() {
     let origin = Origin::start();
     let weir = limited(&origin);
-    assert_eq!(told(&weir, &["refusals"]), "nobody was refused\n");
+    assert_eq!(told(&weir, &["refusals"]), "no refusals\n");
     for _ in 0..4 {
         get(weir.address(), "/some/path");
     }
@@ -237,7 +237,7 @@ fn status_prints_a_summary() {
     let status = told(&weir, &["status"]);
     for part in [
         env!("CARGO_PKG_VERSION"),
-        "takes requests",
+        ": ready\n",
         "never reloaded",
         "event loops",
     ] {

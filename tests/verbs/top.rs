@@ -29,8 +29,8 @@ fn the_overview_shows_limited_keys_and_the_backend() {
     let origin = Origin::start();
     let weir = limited(&origin);
     let terminal = top(&weir, "", "");
-    let quiet = terminal.shows("nobody is being limited");
-    assert!(quiet.contains("● the backend is well"), "{quiet}");
+    let quiet = terminal.shows("no requests are being limited");
+    assert!(quiet.contains("● the backend is healthy"), "{quiet}");
     let parts = [
         "requests/s, mostly of 127.0.0.1",
         "── keys of one by $binary_remote_addr: 1r/m, burst 2",
@@ -45,7 +45,7 @@ fn the_overview_shows_limited_keys_and_the_backend() {
     assert_eq!(screen.trim_end().lines().count(), 24, "{screen}");
     assert!(terminal.colours().contains("\u{1b}["), "in colours");
     told(&weir, &["disable", "app", &origin.address().to_string()]);
-    terminal.shows("● app has no server that could answer");
+    terminal.shows("● app has no available server");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn keys_select_and_mark_after_a_question() {
         "no is no"
     );
     terminal.press(&["b", "y"]);
-    terminal.shows("127.0.0.1 is blocked in one for 10m");
+    terminal.shows("blocked 127.0.0.1 in one for 10m");
     assert!(told(&weir, &["zones", "one"]).contains("block"));
     terminal.press(&["Enter"]);
     terminal.shows("127.0.0.1 in zone one");
@@ -153,8 +153,5 @@ fn without_a_terminal_top_prints_advice() {
     let output = super::verb(&weir, &["top"]);
     assert_eq!(output.status.code(), Some(1));
     let why = super::text(&output.stderr);
-    assert!(
-        why.contains("top draws on a terminal, and this is none"),
-        "{why}"
-    );
+    assert!(why.contains("top needs a terminal"), "{why}");
 }

@@ -1,46 +1,34 @@
-//! Draws the state of `weir top` as lines of a terminal: on top two sentences that suffice by themselves (what is being
-//! limited and by which zone, and whether the backends are well), below them the tables.
+//! Draws the state of `weir top` as lines of a terminal: at the top what is being limited and whether the backends are
+//! healthy, in a sentence each; below them the tables.
 
 use std::collections::HashMap;
 
 use anstyle::Style;
 
-use super::line;
-use super::poll::{RateHistory, rate};
-use super::state::{Notice, Overlay, TopPane, TopState, joined};
+use super::poll::{RateHistory, joined, rate};
+use super::state::{Notice, Overlay, TopPane, TopState};
 use crate::api::{Backend, KeySort, Refusal, VerdictRates, ZoneDetail, ZoneRule};
 use crate::cli::output::{
-    BAD, Column, DOUBTFUL, FAINT, GOOD, STRONG, TableCell, TextTable, lag, requests, span,
+    BAD, DOUBTFUL, FAINT, GOOD, STRONG, TableCell, TextTable, cut, lag, number, requests, span,
 };
-use crate::cli::verbs::upstreams::condition;
 use crate::cli::verbs::{self, limits, upstreams};
-use crate::replay::number;
 use crate::text::visible;
 
 /// The whole screen: exactly as many lines as there are rows.
-pub(super) fn frame(view: &TopState, (width, height): (usize, usize)) -> Vec<String> {
-    let mut lines = head(view, width);
-    let foot = foot(view, width);
+pub(super) fn frame(state: &TopState, (width, height): (usize, usize)) -> Vec<String> {
+    let mut lines = head(state, width);
+    let foot = foot(state, width);
     let room = height.saturating_sub(lines.len() + 1);
-    let body = match &view.cover {
+    let body = match &state.overlay {
         Overlay::Help => help(width),
         Overlay::Inspect(zone, key) => {
-            let mut lines = vec![
-                String::new(),
-                line(
-                    &visible(&format!("{} in zone {zone}", key.key)),
-                    STRONG,
-                    width,
-                ),
-            ];
-            lines.extend(
-                limits::describe(key)
-                    .iter()
-                    .map(|text| line(&format!("  {text}"), Style::new(), width)),
-            );
+            let title = visible(&format!("{} in zone {zone}", key.key));
+            let mut lines = vec![String::new(), line(&title, STRONG, width)];
+            let text = limits::describe(key);
+            lines.extend(text.iter().map(|text| cut(&format!("  {text}"), width)));
             lines
         }
-        Overlay::Ask { .. } | Overlay::None => tables(view, width, room),
+        Overlay::Ask { .. } | Overlay::None => tables(state, width, room),
     };
     lines.extend(body);
     lines.truncate(height.saturating_sub(1));
@@ -49,80 +37,75 @@ pub(super) fn frame(view: &TopState, (width, height): (usize, usize)) -> Vec<Str
     lines
 }
 
-fn head(view: &TopState, width: usize) -> Vec<String> {
-    let status = &view.look.status;
+fn head(state: &TopState, width: usize) -> Vec<String> {
+    let status = &state.snapshot.status;
     let ready = if status.ready { "" } else { " · not ready" };
     let text = format!(
         "weir up {}{ready} · {} requests/s · {} connections · loop lag {} (worst {})",
         span(status.uptime.floor()),
-        rate(view.requests),
+        rate(state.requests),
         number(status.connections.active),
         lag(status.lag()),
         lag(status.worst_lag())
     );
     let sentence = |(text, style): (String, Style)| line(&format!("● {text}"), style, width);
     let mut lines = vec![line(&text, STRONG, width)];
-    match &view.lost {
+    match &state.lost {
         Some(why) => {
             lines.push(sentence((visible(why), BAD)));
-            lines.push(sentence((
-                "what is below is as it was before".to_owned(),
-                FAINT,
-            )));
+            let stale = "the values below are not current".to_owned();
+            lines.push(sentence((stale, FAINT)));
         }
         None => {
-            lines.push(sentence(limits(view)));
-            lines.push(sentence(backends(view)));
+            lines.push(sentence(limits_summary(state)));
+            lines.push(sentence(backends_summary(state)));
         }
     }
     lines
 }
 
-fn foot(view: &TopState, width: usize) -> String {
-    if let Overlay::Ask { question, .. } = &view.cover {
-        return line(
-            &format!("{question}  y: yes, any other key: no"),
-            DOUBTFUL.bold(),
-            width,
-        );
+fn foot(state: &TopState, width: usize) -> String {
+    if let Overlay::Ask { question, .. } = &state.overlay {
+        let question = format!("{question}  y: yes, any other key: no");
+        return line(&question, DOUBTFUL.bold(), width);
     }
-    match &view.message {
+    match &state.message {
         Some(Notice::Failed(why)) => line(&visible(why), BAD, width),
         Some(Notice::Done(what)) => line(&visible(what), GOOD, width),
         None => line(KEYS, FAINT, width),
     }
 }
 
-/// All four, in the room there is.
-fn tables(view: &TopState, width: usize, room: usize) -> Vec<String> {
+/// All four tables, in this number of rows.
+fn tables(state: &TopState, width: usize, room: usize) -> Vec<String> {
     let parts = [
-        (zones(view), Some(view.zone), TopPane::Zones),
-        (busy_keys(view), Some(view.key), TopPane::Keys),
-        (upstreams(view), Some(view.server), TopPane::Servers),
+        (zones(state), Some(state.zone), TopPane::Zones),
+        (busy_keys(state), Some(state.key), TopPane::Keys),
+        (upstreams(state), Some(state.server), TopPane::Servers),
     ];
-    let last = gathered(&view.look.refusals);
+    let last = grouped(&state.snapshot.refusals);
     let wanted = [
-        view.look.zones.len(),
-        view.keys_shown().count(),
-        view.servers_shown().count(),
+        state.snapshot.zones.len(),
+        state.keys_shown().count(),
+        state.servers_shown().count(),
         last.len(),
     ];
-    // A title each, and heads for those that have columns.
+    // A title each, and headers for those that have columns.
     let rooms = share(room.saturating_sub(4 + 3), wanted);
     let mut lines = Vec::with_capacity(room);
     for ((((title, table), selected, pane), rows), empty) in parts.into_iter().zip(rooms).zip(EMPTY)
     {
-        let active = view.pane == pane;
+        let active = state.pane == pane;
         lines.push(rule(&title, active, width));
         let drawn = table.lines(Some(width.saturating_sub(2)));
         let mut drawn = drawn.into_iter();
-        let heads = drawn.next().unwrap_or_default();
+        let header = drawn.next().unwrap_or_default();
         let rest: Vec<_> = drawn.collect();
         if rest.is_empty() {
             lines.push(line(&format!("  {empty}"), FAINT, width));
             continue;
         }
-        lines.push(format!("  {heads}"));
+        lines.push(format!("  {header}"));
         let first = selected.map_or(0, |at| at.saturating_sub(rows.saturating_sub(1)));
         for (at, text) in rest.iter().enumerate().skip(first).take(rows) {
             lines.push(match (Some(at) == selected, active) {
@@ -134,7 +117,7 @@ fn tables(view: &TopState, width: usize, room: usize) -> Vec<String> {
     }
     lines.push(rule("last refusals", false, width));
     if last.is_empty() {
-        lines.push(line("  nobody was refused", FAINT, width));
+        lines.push(line("  no refusals", FAINT, width));
     }
     let room = room.saturating_sub(lines.len());
     lines.extend(last.iter().take(room).map(|(refusal, count)| {
@@ -143,15 +126,15 @@ fn tables(view: &TopState, width: usize, room: usize) -> Vec<String> {
             count => format!(" × {count}"),
         };
         let room = width.saturating_sub(2 + times.chars().count());
-        let sentence = verbs::sentence(refusal, Some(room));
+        let sentence = verbs::requests::sentence(refusal, Some(room));
         format!("  {sentence}{FAINT}{times}{FAINT:#}")
     }));
     lines
 }
 
-/// The latest first, and the same thing once: a flood of one client must not hide all others.
-fn gathered(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
-    fn what(refusal: &Refusal) -> impl PartialEq + '_ {
+/// The latest first, equal ones once: a flood of one client must not hide all others.
+fn grouped(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
+    fn identity(refusal: &Refusal) -> impl PartialEq + '_ {
         let Refusal {
             zone,
             key,
@@ -168,7 +151,7 @@ fn gathered(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
     for refusal in refusals.iter().rev() {
         match found
             .iter_mut()
-            .find(|(known, _)| what(known) == what(refusal))
+            .find(|(known, _)| identity(known) == identity(refusal))
         {
             Some((_, count)) => *count += 1,
             None => found.push((refusal, 1)),
@@ -177,7 +160,7 @@ fn gathered(refusals: &[Refusal]) -> Vec<(&Refusal, usize)> {
     found
 }
 
-/// How many rows each gets: those that want few get what they want, the others the same.
+/// Rows for each table: small ones get what they need, the others equal shares.
 fn share(mut room: usize, wanted: [usize; 4]) -> [usize; 4] {
     let mut rows = [0; 4];
     while room > 0 {
@@ -203,64 +186,48 @@ fn rule(title: &str, active: bool, width: usize) -> String {
     line(&format!("{text}{}", "─".repeat(dashes)), style, width)
 }
 
-fn zones(view: &TopState) -> (String, TextTable) {
-    let mut table = TextTable::new([
-        Column::Left("ZONE"),
-        Column::Right("LIMIT"),
-        Column::Right("DEMAND/S"),
-        Column::Right("PASS"),
-        Column::Right("DELAY"),
-        Column::Right("REFUSE"),
-        Column::Left("LAST 20 S"),
-    ]);
-    for zone in &view.look.zones {
-        let pace = view.zones.now(&zone.name);
+fn zones(state: &TopState) -> (String, TextTable) {
+    let mut table = TextTable::new("ZONE  >LIMIT  >DEMAND/S  >PASS  >DELAY  >REFUSE  LAST 20 S");
+    for zone in &state.snapshot.zones {
+        let rates = state.zones.now(&zone.name);
         table.row([
             TableCell::from(&zone.name).styled(STRONG),
             TableCell::from(zone.rate.as_deref().unwrap_or("limit_conn"))
                 .styled_if(zone.r#override.is_some(), DOUBTFUL),
-            TableCell::from(rate(pace.total())),
-            TableCell::from(rate(pace.pass)),
-            TableCell::from(rate(pace.delay)).styled_if(pace.delay > 0.0, DOUBTFUL),
-            TableCell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
-            spark(&view.zones, &zone.name),
+            TableCell::from(rate(rates.total())),
+            TableCell::from(rate(rates.pass)),
+            TableCell::from(rate(rates.delay)).styled_if(rates.delay > 0.0, DOUBTFUL),
+            TableCell::from(rate(rates.refuse)).styled_if(rates.refuse > 0.0, BAD),
+            spark(&state.zones, &zone.name),
         ]);
     }
     (
-        "zones: what each key may have, and requests a second".to_owned(),
+        "zones: limit of each key, and requests a second".to_owned(),
         table,
     )
 }
 
-fn busy_keys(view: &TopState) -> (String, TextTable) {
-    let mut table = TextTable::new([
-        Column::Left("KEY"),
-        Column::Right("DEMAND/S"),
-        Column::Right("PASS"),
-        Column::Right("REFUSE"),
-        Column::Right("EXCESS"),
-        Column::Left("MARK"),
-        Column::Left("LAST 20 S"),
-    ]);
-    let Some(open) = &view.look.open else {
+fn busy_keys(state: &TopState) -> (String, TextTable) {
+    let mut table = TextTable::new("KEY  >DEMAND/S  >PASS  >REFUSE  >EXCESS  MARK  LAST 20 S");
+    let Some(open) = &state.snapshot.open else {
         return ("keys".to_owned(), table);
     };
     let zone = &open.detail.zone.name;
     for key in &open.keys {
         let name = joined(zone, &key.key);
-        let pace = view.keys.now(&name);
+        let rates = state.keys.now(&name);
         table.row([
             TableCell::from(&key.key).styled(STRONG),
-            TableCell::from(rate(pace.total())),
-            TableCell::from(rate(pace.pass + pace.delay)),
-            TableCell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD),
+            TableCell::from(rate(rates.total())),
+            TableCell::from(rate(rates.pass + rates.delay)),
+            TableCell::from(rate(rates.refuse)).styled_if(rates.refuse > 0.0, BAD),
             TableCell::from(requests(key.excess)),
             TableCell::from(key.mark.as_deref().unwrap_or("-"))
                 .styled_if(key.mark.is_some(), DOUBTFUL),
-            spark(&view.keys, &name),
+            spark(&state.keys, &name),
         ]);
     }
-    let order = match view.sort {
+    let order = match state.sort {
         KeySort::Now => "most refused now".to_owned(),
         sort => format!("most {} first", sort.as_str()),
     };
@@ -270,7 +237,7 @@ fn busy_keys(view: &TopState) -> (String, TextTable) {
     )
 }
 
-/// A zone and what its rules give a key.
+/// A zone and what its rules allow a key.
 fn allowance(detail: &ZoneDetail) -> String {
     let zone = &detail.zone;
     let rate = zone
@@ -294,104 +261,107 @@ fn spec(rule: &ZoneRule) -> Option<String> {
     }
 }
 
-fn upstreams(view: &TopState) -> (String, TextTable) {
-    let paces = ["REQ/S", "5XX/S", "LATENCY"].map(Column::Right);
-    let mut table = TextTable::new([&upstreams::HEADS[..], &paces].concat());
-    for (upstream, server) in view.servers_shown() {
+fn upstreams(state: &TopState) -> (String, TextTable) {
+    let columns = format!("{}  >REQ/S  >5XX/S  >LATENCY", upstreams::COLUMNS);
+    let mut table = TextTable::new(&columns);
+    for (upstream, server) in state.servers_shown() {
         let name = joined(upstream, &server.address);
-        let pace = view.servers.now(&name);
+        let rates = state.servers.now(&name);
         let mut row = upstreams::cells(upstream, server);
-        row.push(TableCell::from(rate(pace.total())));
-        row.push(TableCell::from(rate(pace.refuse)).styled_if(pace.refuse > 0.0, BAD));
-        row.push(TableCell::from(lag(view.latencies.now(&name))));
+        row.push(TableCell::from(rate(rates.total())));
+        row.push(TableCell::from(rate(rates.refuse)).styled_if(rates.refuse > 0.0, BAD));
+        row.push(TableCell::from(lag(state.latencies.now(&name))));
         table.row(row);
     }
     ("backends".to_owned(), table)
 }
 
-fn spark(tracks: &RateHistory, name: &str) -> TableCell {
-    let (plain, painted) = tracks.spark(name, SPARK);
+fn spark(history: &RateHistory, name: &str) -> TableCell {
+    let (plain, painted) = history.spark(name, SPARK);
     TableCell::painted(plain, painted)
 }
 
 fn help(width: usize) -> Vec<String> {
-    HELP.lines()
-        .map(|text| line(text, Style::new(), width))
-        .collect()
+    HELP.lines().map(|text| cut(text, width)).collect()
+}
+
+/// A line of one style, at most this wide.
+fn line(text: &str, style: Style, width: usize) -> String {
+    format!("{style}{}{style:#}", cut(text, width))
 }
 
 const SPARK: usize = 20;
 
 const EMPTY: [&str; 3] = [
-    "there are no zones in the configuration",
-    "nobody has met this zone of late",
-    "there are no upstreams in the configuration",
+    "the configuration has no zones",
+    "no recent requests in this zone",
+    "the configuration has no upstreams",
 ];
 
 const KEYS: &str =
-    "↑↓ select  tab next  ⏎ look  b block  x exempt  f forget  s sort  ? help  q quit";
+    "↑↓ select  tab next  ⏎ state  b block  x exempt  f reset  s sort  ? help  q quit";
 
 const HELP: &str = "
   ↑ ↓ j k     select a zone, a key or a server
   tab         go to the next table: zones, keys, servers
-  enter       show where the selected key stands
+  enter       show the state of the selected key
   s           sort keys by now, refuse, demand, excess, delay, pass
   b           block the selected key for ten minutes
   x           exempt it from the zone's limits for ten minutes
-  f           forget it: it begins anew, and without a penalty
-  d  u        drain the selected server; up: send it requests again
+  f           reset it: its count and its penalty
+  d  u        drain the selected server; send it requests again
   q           quit
 
-  What changes something is asked for first, and takes the token:
+  Changes ask for confirmation and need the token:
   WEIR_TOKEN, --token-file or --config.
 
-  Bars are demand: green what passed, yellow where some had to wait,
-  red where some were refused.
+  Bars show demand: green if all requests passed, yellow if some were
+  delayed, red if some were refused.
 
   Any key goes back.";
 
-/// Who is being limited, and by what.
-pub(super) fn limits(view: &TopState) -> (String, Style) {
-    let paces = view
-        .look
+/// What is being limited, by which zone.
+fn limits_summary(state: &TopState) -> (String, Style) {
+    let rates = state
+        .snapshot
         .zones
         .iter()
-        .map(|zone| (zone, view.zones.recent(&zone.name, LOOKS)));
+        .map(|zone| (zone, state.zones.recent(&zone.name, POLLS)));
     let worst = |of: fn(&VerdictRates) -> f64| {
-        let most = paces
+        let most = rates
             .clone()
             .max_by(|(_, one), (_, other)| of(one).total_cmp(&of(other)));
-        most.filter(|(_, pace)| of(pace) > 0.0)
+        most.filter(|(_, rates)| of(rates) > 0.0)
     };
-    if let Some((zone, pace)) = worst(|pace| pace.refuse) {
-        let held = zone
+    if let Some((zone, rates)) = worst(|rates| rates.refuse) {
+        let limit = zone
             .rate
             .as_deref()
             .map_or_else(String::new, |rate| format!(" ({rate})"));
-        let whom =
-            busiest(view, &zone.name).map_or_else(String::new, |key| format!(", mostly of {key}"));
+        let key =
+            busiest(state, &zone.name).map_or_else(String::new, |key| format!(", mostly of {key}"));
         let text = format!(
-            "{}{held} refuses {} of {} requests/s{whom}",
+            "{}{limit} refuses {} of {} requests/s{key}",
             zone.name,
-            rate(pace.refuse),
-            rate(pace.total())
+            rate(rates.refuse),
+            rate(rates.total())
         );
         return (visible(&text), BAD);
     }
-    if let Some((zone, pace)) = worst(|pace| pace.delay) {
-        let text = format!("{} makes {} requests/s wait", zone.name, rate(pace.delay));
+    if let Some((zone, rates)) = worst(|rates| rates.delay) {
+        let text = format!("{} delays {} requests/s", zone.name, rate(rates.delay));
         return (visible(&text), DOUBTFUL);
     }
-    ("nobody is being limited".to_owned(), GOOD)
+    ("no requests are being limited".to_owned(), GOOD)
 }
 
-/// The key with the most of a zone's last refusals, if that is most of them.
-fn busiest<'a>(view: &'a TopState, zone: &str) -> Option<&'a str> {
-    let last = view.look.refusals.last()?.time;
+/// The key with more than half of a zone's recent refusals.
+fn busiest<'a>(state: &'a TopState, zone: &str) -> Option<&'a str> {
+    let last = state.snapshot.refusals.last()?.time;
     let mut counts: HashMap<&str, usize> = HashMap::new();
     let mut all = 0;
-    for refusal in view
-        .look
+    for refusal in state
+        .snapshot
         .refusals
         .iter()
         .filter(|refusal| refusal.zone == zone)
@@ -411,9 +381,9 @@ fn busiest<'a>(view: &'a TopState, zone: &str) -> Option<&'a str> {
     (count * 2 > all).then_some(key)
 }
 
-/// Whether the backends are well.
-pub(super) fn backends(view: &TopState) -> (String, Style) {
-    let servers: Vec<_> = view.servers_shown().collect();
+/// Whether the backends are healthy.
+fn backends_summary(state: &TopState) -> (String, Style) {
+    let servers: Vec<_> = state.servers_shown().collect();
     let bad: Vec<_> = servers
         .iter()
         .filter_map(|(upstream, server)| Some((*upstream, *server, trouble(server)?)))
@@ -421,21 +391,18 @@ pub(super) fn backends(view: &TopState) -> (String, Style) {
     let failing: Vec<_> = servers
         .iter()
         .filter(|(upstream, server)| {
-            let pace = view
+            let rates = state
                 .servers
-                .recent(&joined(upstream, &server.address), LOOKS);
-            pace.refuse > 0.0 && pace.refuse * 10.0 >= pace.total()
+                .recent(&joined(upstream, &server.address), POLLS);
+            rates.refuse > 0.0 && rates.refuse * 10.0 >= rates.total()
         })
         .collect();
-    let alone = view.look.upstreams.iter().find(|upstream| {
+    let alone = state.snapshot.upstreams.iter().find(|upstream| {
         !upstream.servers.is_empty() && !upstream.servers.iter().any(|server| server.up)
     });
     if let Some(upstream) = alone {
         return (
-            visible(&format!(
-                "{} has no server that could answer",
-                upstream.name
-            )),
+            visible(&format!("{} has no available server", upstream.name)),
             BAD,
         );
     }
@@ -445,20 +412,23 @@ pub(super) fn backends(view: &TopState) -> (String, Style) {
             count => format!(", and {} more", count - 1),
         };
         let text = format!(
-            "{} of {upstream} is {what}{more}; the others go on",
+            "{} of {upstream} is {what}{more}; the other servers are available",
             server.address
         );
         return (visible(&text), DOUBTFUL);
     }
     if let Some((upstream, server)) = failing.first() {
-        let text = format!("{} of {upstream} answers with errors (5xx)", server.address);
+        let text = format!(
+            "{} of {upstream} responds with errors (5xx)",
+            server.address
+        );
         return (visible(&text), BAD);
     }
     match servers.len() {
         0 => ("there are no backends".to_owned(), GOOD),
-        1 => ("the backend is well".to_owned(), GOOD),
-        2 => ("both backends are well".to_owned(), GOOD),
-        count => (format!("all {count} backends are well"), GOOD),
+        1 => ("the backend is healthy".to_owned(), GOOD),
+        2 => ("both backends are healthy".to_owned(), GOOD),
+        count => (format!("all {count} backends are healthy"), GOOD),
     }
 }
 
@@ -466,18 +436,18 @@ pub(super) fn backends(view: &TopState) -> (String, Style) {
 fn trouble(server: &Backend) -> Option<String> {
     if !server.up || server.healthy == Some(false) {
         if server.breaker.as_deref() == Some("open") && !server.down && !server.draining {
-            return Some("kept out by its breaker".to_owned());
+            return Some("excluded by its breaker".to_owned());
         }
-        return Some(condition(server).0.to_owned());
+        return Some(upstreams::condition(server).0.to_owned());
     }
     let open = server.breaker.as_deref().filter(|state| *state != "closed");
     open.map(|state| format!("behind a breaker that is {}", state.replace('_', " ")))
 }
 
-/// Looks that a sentence is about: one alone would flicker.
-const LOOKS: usize = 3;
+/// Polls that a sentence covers: one alone would flicker.
+const POLLS: usize = 3;
 
-/// Milliseconds of refusals that count for who is busiest.
+/// Milliseconds: refusals that count for the busiest key.
 const RECENT: u64 = 10_000;
 
 #[cfg(test)]
@@ -486,7 +456,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_keys_do_fits_the_smallest_usual_window() {
+    fn help_fits_a_window_of_80_columns() {
         for text in HELP.lines().chain([KEYS]) {
             let width = unicode_width::UnicodeWidthStr::width(text);
             assert!(width <= 80, "{text}");
@@ -494,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_go_to_those_who_want_them() {
+    fn rows_go_to_the_tables_that_need_them() {
         assert_eq!(share(13, [2, 100, 1, 100]), [2, 5, 1, 5]);
         assert_eq!(share(100, [2, 3, 1, 4]), [2, 3, 1, 4]);
         assert_eq!(share(0, [1; 4]), [0; 4]);

@@ -7,22 +7,37 @@ use std::time::Duration;
 
 use anstyle::Style;
 
-use super::UiEvent;
-use super::state::joined;
+use super::terminal::KeyEvent;
 use crate::api::{
     KeySort, KeyState, Refusal, Refusals, Status, TopKey, Upstream, VerdictCounts, VerdictRates,
     Zone, ZoneDetail,
 };
-use crate::cli::client::{AdminClient, ApiRequest, escape};
-use crate::cli::output::{BAD, DOUBTFUL, FAINT, GOOD};
-use crate::cli::verbs::{self, limits};
+use crate::cli::client::{AdminClient, ApiRequest};
+use crate::cli::output::{BAD, DOUBTFUL, FAINT, GOOD, number};
+use crate::cli::verbs::{limits, requests};
 use crate::clock::{Clock, Millis};
-use crate::replay;
 
-/// What is seen in one look.
+/// What `top` reacts to.
+#[derive(Debug)]
+pub(super) enum UiEvent {
+    /// A command succeeded.
+    Done(String),
+    /// A command failed, and why.
+    Failed(String),
+    Inspected(String, Box<KeyState>),
+    Polled(Box<Snapshot>),
+    /// The running weir does not respond any more.
+    Lost(String),
+    Press(KeyEvent),
+    /// The window has another size.
+    Resize,
+    Stop,
+}
+
+/// The state of the running weir at one moment.
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    /// When, on our own clock.
+    /// When, on the clock of this process.
     pub(super) at: Millis,
     pub(super) status: Status,
     pub(super) zones: Vec<Zone>,
@@ -30,29 +45,29 @@ pub(super) struct Snapshot {
     pub(super) latencies: LatencySums,
     /// The latest last.
     pub(super) refusals: Vec<Refusal>,
-    /// The zone that is looked into.
+    /// The selected zone.
     pub(super) open: Option<ZoneSnapshotDetail>,
 }
 
-/// A zone that is looked into.
+/// The selected zone and its keys.
 #[derive(Debug)]
 pub(super) struct ZoneSnapshotDetail {
     pub(super) detail: ZoneDetail,
     pub(super) keys: Vec<TopKey>,
 }
 
-/// What the user wants.
+/// A command of the user.
 #[derive(Debug)]
 pub(super) enum PollCommand {
-    /// Change something; `done` is said when it is.
-    Do { call: ApiRequest, done: String },
-    /// Show where a key stands.
+    /// Change something; `done` is shown on success.
+    Do { request: ApiRequest, done: String },
+    /// Show the state of a key.
     Inspect { zone: String, key: String },
-    /// Look into this zone, with its keys in this order.
+    /// Select this zone, with its keys in this order.
     Watch { zone: String, sort: KeySort },
 }
 
-/// Looks, and looks again, until nobody wants to know.
+/// Polls the running weir.
 #[derive(Debug)]
 pub(super) struct Poller {
     admin: AdminClient,
@@ -69,25 +84,25 @@ impl Poller {
         }
     }
 
-    /// Everything at this moment.
-    pub(super) fn look(&self) -> anyhow::Result<Snapshot> {
+    /// The state at this moment.
+    pub(super) fn poll(&self) -> anyhow::Result<Snapshot> {
         let admin = &self.admin;
-        let status = admin.ask(&ApiRequest::get("/api/status"))?;
+        let status = admin.fetch(&ApiRequest::get("/api/status"))?;
         let at = self.clock.now();
-        let zones: Vec<Zone> = admin.ask(&ApiRequest::get("/api/zones"))?;
-        let upstreams = admin.ask(&ApiRequest::get("/api/upstreams"))?;
-        // Everything else is worth seeing without it.
+        let zones: Vec<Zone> = admin.fetch(&ApiRequest::get("/api/zones"))?;
+        let upstreams = admin.fetch(&ApiRequest::get("/api/upstreams"))?;
+        // All else is worth showing without it.
         let metrics = admin.text(&ApiRequest::get("/metrics")).unwrap_or_default();
-        let Refusals { refusals, .. } = admin.ask(&verbs::last(REFUSALS))?;
-        // A reload may have taken the zone away.
+        let Refusals { refusals, .. } = admin.fetch(&requests::last(REFUSALS))?;
+        // A reload may have removed the zone.
         let is_there =
             |watched: &(String, KeySort)| zones.iter().any(|zone| zone.name == watched.0);
         let watched = self.watched.clone().filter(is_there);
         let watched = watched.or_else(|| Some((zones.first()?.name.clone(), KeySort::Now)));
         let open = match &watched {
             Some((zone, sort)) => Some(ZoneSnapshotDetail {
-                detail: admin.ask(&ApiRequest::get(format!("/api/zones/{}", escape(zone))))?,
-                keys: admin.ask(&limits::busiest(zone, *sort, KEYS))?,
+                detail: admin.fetch(&limits::zone_detail(zone))?,
+                keys: admin.fetch(&limits::busiest(zone, *sort, KEYS))?,
             }),
             None => None,
         };
@@ -96,56 +111,55 @@ impl Poller {
             status,
             zones,
             upstreams,
-            latencies: read(&metrics),
+            latencies: latency_sums(&metrics),
             refusals,
             open,
         })
     }
 
-    /// Sends what it sees, and takes orders, for as long as there is somebody at the other ends.
-    pub(super) fn run(mut self, orders: &Receiver<PollCommand>, tell: impl Fn(UiEvent) -> bool) {
+    /// Sends snapshots and executes commands, until one of the channels is closed.
+    pub(super) fn run(mut self, commands: &Receiver<PollCommand>, send: impl Fn(UiEvent) -> bool) {
+        let failed = |error: anyhow::Error| UiEvent::Failed(format!("{error:#}"));
         let mut next = self.clock.now().after(PERIOD);
         loop {
             let wait = next.since(self.clock.now());
-            let event = match orders.recv_timeout(wait) {
+            let event = match commands.recv_timeout(wait) {
                 Ok(PollCommand::Watch { zone, sort }) => {
                     self.watched = Some((zone, sort));
-                    // Soon, but not for each step of somebody who runs down the list.
+                    // Soon, but not for each step through the list.
                     next = next.min(self.clock.now().after(SOON));
                     None
                 }
-                Ok(PollCommand::Do { call, done }) => Some(match self.admin.text(&call) {
-                    Ok(_) => {
-                        next = next.min(self.clock.now().after(SOON));
-                        UiEvent::Done(done)
-                    }
-                    Err(error) => UiEvent::failed(&error),
-                }),
-                Ok(PollCommand::Inspect { zone, key }) => Some(self.inspect(zone, &key)),
+                Ok(PollCommand::Do { request, done }) => {
+                    next = next.min(self.clock.now().after(SOON));
+                    let changed = self.admin.text(&request);
+                    Some(changed.map_or_else(failed, |_| UiEvent::Done(done)))
+                }
+                Ok(PollCommand::Inspect { zone, key }) => {
+                    let request = ApiRequest::get(limits::path(&zone, &key));
+                    let state = self.admin.fetch::<KeyState>(&request);
+                    let inspected = |state| UiEvent::Inspected(zone, Box::new(state));
+                    Some(state.map_or_else(failed, inspected))
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     next = self.clock.now().after(PERIOD);
-                    Some(match self.look() {
-                        Ok(look) => UiEvent::Look(Box::new(look)),
+                    Some(match self.poll() {
+                        Ok(snapshot) => UiEvent::Polled(Box::new(snapshot)),
                         Err(error) => UiEvent::Lost(format!("{error:#}")),
                     })
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            if event.is_some_and(|event| !tell(event)) {
+            if event.is_some_and(|event| !send(event)) {
                 return;
             }
         }
     }
+}
 
-    fn inspect(&self, zone: String, key: &str) -> UiEvent {
-        match self
-            .admin
-            .ask::<KeyState>(&ApiRequest::get(limits::path(&zone, key)))
-        {
-            Ok(state) => UiEvent::Inspected(zone, Box::new(state)),
-            Err(error) => UiEvent::failed(&error),
-        }
-    }
+/// A name inside another, in one text.
+pub(super) fn joined(outer: &str, inner: &str) -> String {
+    format!("{outer}\n{inner}")
 }
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -153,84 +167,84 @@ const SOON: Duration = Duration::from_millis(80);
 const REFUSALS: u16 = 100;
 const KEYS: u16 = 40;
 
-/// The last counts of something, and its paces so far.
+/// The last counts of a zone, key or server, and its rates so far.
 #[derive(Debug, Default)]
 struct RateSeries {
     last: Option<VerdictCounts>,
-    paces: VecDeque<VerdictRates>,
-    /// Looks in which it was not there.
+    rates: VecDeque<VerdictRates>,
+    /// Polls since it was last seen.
     unseen: usize,
 }
 
-/// Everything that is followed, by its name.
+/// The rates of zones, keys or servers, by name.
 #[derive(Debug, Default)]
 pub(super) struct RateHistory(HashMap<String, RateSeries>);
 
 impl RateHistory {
-    /// Takes the counts of a look that came `seconds` after the one before.
+    /// Adds the counts of a poll `seconds` after the one before.
     pub(super) fn take<'a>(
         &mut self,
         seconds: f64,
         counts: impl Iterator<Item = (&'a str, VerdictCounts)>,
     ) {
-        for track in self.0.values_mut() {
-            track.unseen += 1;
+        for series in self.0.values_mut() {
+            series.unseen += 1;
         }
         for (name, now) in counts {
-            let track = self.0.entry(name.to_owned()).or_default();
-            track.unseen = 0;
-            let Some(before) = track.last.replace(now) else {
+            let series = self.0.entry(name.to_owned()).or_default();
+            series.unseen = 0;
+            let Some(before) = series.last.replace(now) else {
                 continue;
             };
-            // What counts anew after a reload or a restart counts down once.
+            // Counters may start again after a reload or a restart.
             let each =
                 |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds.max(0.001);
-            track.paces.push_back(VerdictRates {
+            series.rates.push_back(VerdictRates {
                 pass: each(before.pass, now.pass),
                 delay: each(before.delay, now.delay),
                 refuse: each(before.refuse, now.refuse),
             });
-            if track.paces.len() > KEPT {
-                track.paces.pop_front();
+            if series.rates.len() > KEPT {
+                series.rates.pop_front();
             }
         }
-        self.0.retain(|_, track| track.unseen < KEPT);
+        self.0.retain(|_, series| series.unseen < KEPT);
     }
 
-    /// What it was at the last look.
+    /// The rates at the last poll.
     pub(super) fn now(&self, name: &str) -> VerdictRates {
         self.recent(name, 1)
     }
 
-    /// The mean of the last looks.
-    pub(super) fn recent(&self, name: &str, looks: usize) -> VerdictRates {
-        let Some(track) = self.0.get(name) else {
+    /// The mean of the last polls.
+    pub(super) fn recent(&self, name: &str, polls: usize) -> VerdictRates {
+        let Some(series) = self.0.get(name) else {
             return VerdictRates::default();
         };
-        let last: Vec<_> = track.paces.iter().rev().take(looks).collect();
+        let last: Vec<_> = series.rates.iter().rev().take(polls).collect();
         let mean = |of: fn(&VerdictRates) -> f64| {
-            let sum: f64 = last.iter().map(|pace| of(pace)).sum();
+            let sum: f64 = last.iter().map(|rate| of(rate)).sum();
             sum / last.len().max(1) as f64
         };
         VerdictRates {
-            pass: mean(|pace| pace.pass),
-            delay: mean(|pace| pace.delay),
-            refuse: mean(|pace| pace.refuse),
+            pass: mean(|rate| rate.pass),
+            delay: mean(|rate| rate.delay),
+            refuse: mean(|rate| rate.refuse),
         }
     }
 
-    /// The demand of the last looks as a line of bars: the plain text, and the same in colours that say what became of it.
+    /// The demand of the last polls as a line of bars: as plain text, and in the colours of the verdicts.
     pub(super) fn spark(&self, name: &str, width: usize) -> (String, String) {
-        let Some(track) = self.0.get(name) else {
+        let Some(series) = self.0.get(name) else {
             return (" ".repeat(width), " ".repeat(width));
         };
-        let shown: Vec<_> = track.paces.iter().rev().take(width).rev().collect();
-        let most = shown.iter().map(|pace| pace.total()).fold(1.0, f64::max);
+        let shown: Vec<_> = series.rates.iter().rev().take(width).rev().collect();
+        let most = shown.iter().map(|rate| rate.total()).fold(1.0, f64::max);
         let mut plain = " ".repeat(width - shown.len());
         let mut painted = plain.clone();
-        for pace in shown {
-            let bar = bar(pace.total() / most);
-            let style = colour(*pace);
+        for rate in shown {
+            let bar = bar(rate.total() / most);
+            let style = colour(*rate);
             plain.push(bar);
             painted.push_str(&format!("{style}{bar}{style:#}"));
         }
@@ -247,8 +261,8 @@ fn bar(share: f64) -> char {
     BARS[eighth.clamp(1, BARS.len()) - 1]
 }
 
-fn colour(pace: VerdictRates) -> Style {
-    match pace {
+fn colour(rates: VerdictRates) -> Style {
+    match rates {
         VerdictRates { refuse, .. } if refuse > 0.0 => BAD,
         VerdictRates { delay, .. } if delay > 0.0 => DOUBTFUL,
         VerdictRates { pass, .. } if pass > 0.0 => GOOD,
@@ -256,24 +270,24 @@ fn colour(pace: VerdictRates) -> Style {
     }
 }
 
-/// A pace in a word: whole numbers where they are large.
+/// A rate as text: large ones as whole numbers.
 pub(super) fn rate(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
         value if value < 9.95 => format!("{value:.1}"),
-        value => replay::number(value.round() as u64),
+        value => number(value.round() as u64),
     }
 }
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Looks that are remembered: a minute.
+/// Polls that are kept: a minute.
 const KEPT: usize = 60;
 
-/// Seconds that requests took all together, and how many they were, by upstream and server.
+/// Total seconds and number of requests, by upstream and server.
 pub(super) type LatencySums = HashMap<String, (f64, f64)>;
 
-/// What backends have taken so far, and take now.
+/// The latencies of backends.
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
     last: LatencySums,
@@ -281,7 +295,7 @@ pub(super) struct Latencies {
 }
 
 impl Latencies {
-    /// Takes the sums of another look.
+    /// Adds the sums of another poll.
     pub(super) fn take(&mut self, sums: LatencySums) {
         self.now.clear();
         for (name, (seconds, count)) in &sums {
@@ -296,14 +310,14 @@ impl Latencies {
         self.last = sums;
     }
 
-    /// The mean of those between the last two looks, in seconds.
+    /// The mean between the last two polls, in seconds.
     pub(super) fn now(&self, name: &str) -> Option<f64> {
         self.now.get(name).copied()
     }
 }
 
-/// Finds the sums on a page of metrics.
-pub(super) fn read(page: &str) -> LatencySums {
+/// The sums on a page of metrics.
+fn latency_sums(page: &str) -> LatencySums {
     let mut sums = LatencySums::new();
     for line in page.lines() {
         let Some(rest) = line.strip_prefix(HISTOGRAM) else {
@@ -352,7 +366,7 @@ fn label(labels: &str, name: &str) -> Option<String> {
 const HISTOGRAM: &str = "weir_upstream_latency_seconds";
 
 #[cfg(test)]
-mod pace_tests {
+mod tests {
 
     use super::*;
 
@@ -365,51 +379,45 @@ mod pace_tests {
     }
 
     #[test]
-    fn a_pace_is_what_came_between_two_looks() {
-        let mut tracks = RateHistory::default();
-        tracks.take(1.0, [("perip", counts(100, 0))].into_iter());
+    fn a_rate_is_the_difference_between_two_polls() {
+        let mut history = RateHistory::default();
+        history.take(1.0, [("perip", counts(100, 0))].into_iter());
         assert_eq!(
-            tracks.now("perip"),
+            history.now("perip"),
             VerdictRates::default(),
             "nothing to compare with yet"
         );
-        tracks.take(2.0, [("perip", counts(120, 40))].into_iter());
-        let now = tracks.now("perip");
+        history.take(2.0, [("perip", counts(120, 40))].into_iter());
+        let now = history.now("perip");
         assert_eq!((now.pass, now.refuse, now.total()), (10.0, 20.0, 30.0));
-        let (plain, painted) = tracks.spark("perip", 4);
+        let (plain, painted) = history.spark("perip", 4);
         assert_eq!(plain, "   █");
         assert!(painted.contains("31m█"), "{painted:?}");
-        tracks.take(1.0, [("perip", counts(1, 0))].into_iter());
+        history.take(1.0, [("perip", counts(1, 0))].into_iter());
         assert_eq!(
-            tracks.now("perip"),
+            history.now("perip"),
             VerdictRates::default(),
-            "it began anew"
+            "the counter started again"
         );
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
-        let mut tracks = RateHistory::default();
-        tracks.take(1.0, [("gone", counts(1, 1))].into_iter());
+    fn series_that_are_gone_are_dropped() {
+        let mut history = RateHistory::default();
+        history.take(1.0, [("gone", counts(1, 1))].into_iter());
         for _ in 0..KEPT {
-            tracks.take(1.0, [].into_iter());
+            history.take(1.0, [].into_iter());
         }
-        assert!(tracks.0.is_empty());
+        assert!(history.0.is_empty());
     }
 
     #[test]
-    fn small_paces_have_a_decimal() {
+    fn small_rates_have_a_decimal() {
         assert_eq!(rate(0.0), "0");
         assert_eq!(rate(0.52), "0.5");
         assert_eq!(rate(9.99), "10");
         assert_eq!(rate(1234.4), "1\u{202f}234");
     }
-}
-
-#[cfg(test)]
-mod latency_tests {
-
-    use super::*;
 
     fn page(sum: f64, count: u64) -> String {
         format!(
@@ -424,17 +432,17 @@ weir_other 1
     }
 
     #[test]
-    fn a_latency_is_the_mean_of_what_came_between_two_looks() {
+    fn a_latency_is_the_mean_between_two_polls() {
         let name = joined("app", "127.0.0.1:9001");
         let mut latencies = Latencies::default();
-        latencies.take(read(&page(1.0, 10)));
+        latencies.take(latency_sums(&page(1.0, 10)));
         assert_eq!(latencies.now(&name), None, "nothing to compare with yet");
-        latencies.take(read(&page(1.5, 20)));
+        latencies.take(latency_sums(&page(1.5, 20)));
         assert_eq!(latencies.now(&name), Some(0.05));
-        latencies.take(read(&page(1.5, 20)));
-        assert_eq!(latencies.now(&name), None, "nobody asked it");
-        latencies.take(read(&page(0.1, 1)));
-        assert_eq!(latencies.now(&name), None, "it began anew");
+        latencies.take(latency_sums(&page(1.5, 20)));
+        assert_eq!(latencies.now(&name), None, "no requests");
+        latencies.take(latency_sums(&page(0.1, 1)));
+        assert_eq!(latencies.now(&name), None, "the counter started again");
     }
 
     #[test]

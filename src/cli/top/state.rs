@@ -1,8 +1,12 @@
-//! What is on the screen: the last look, what came before it, what is selected, and what a key does about it.
+//! The state of `weir top`: the last poll, rates so far, the selection, and what each key does.
 
-use super::poll::{Latencies, PollCommand, RateHistory, Snapshot};
-use super::{KeyEvent, UiEvent};
-use crate::api::{Backend, BackendChange, BackendState, KeySort, KeyState, VerdictCounts};
+use super::poll::{Latencies, PollCommand, RateHistory, Snapshot, UiEvent, joined};
+use super::terminal::KeyEvent;
+use crate::api::{
+    Backend, BackendChange, BackendState, KeyActionRequest, KeySort, KeyState, NumberOrText,
+    VerdictCounts,
+};
+use crate::cli::client::ApiRequest;
 use crate::cli::verbs::{limits, upstreams};
 use crate::clock::Millis;
 use crate::text::visible;
@@ -10,7 +14,7 @@ use crate::text::visible;
 /// Everything that is drawn.
 #[derive(Debug)]
 pub(super) struct TopState {
-    pub(super) look: Snapshot,
+    pub(super) snapshot: Snapshot,
     pub(super) zones: RateHistory,
     /// By zone and key.
     pub(super) keys: RateHistory,
@@ -23,16 +27,16 @@ pub(super) struct TopState {
     pub(super) key: usize,
     pub(super) server: usize,
     pub(super) sort: KeySort,
-    pub(super) cover: Overlay,
-    /// Something to say once.
+    pub(super) overlay: Overlay,
+    /// A message that is shown once.
     pub(super) message: Option<Notice>,
-    /// Why there is nothing new.
+    /// Why polling fails.
     pub(super) lost: Option<String>,
-    /// When paces were last taken.
-    paced: Millis,
+    /// When rates were last computed.
+    rated: Millis,
 }
 
-/// What keys move in.
+/// The table that keys move in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TopPane {
     Keys,
@@ -43,10 +47,10 @@ pub(super) enum TopPane {
 /// What lies over the tables.
 #[derive(Debug)]
 pub(super) enum Overlay {
-    /// A question that `y` answers.
+    /// A question that `y` confirms.
     Ask {
         question: String,
-        order: PollCommand,
+        command: PollCommand,
     },
     Help,
     Inspect(String, Box<KeyState>),
@@ -59,19 +63,19 @@ pub(super) enum Notice {
     Failed(String),
 }
 
-/// What is to happen after an event.
+/// What `top` does after an event.
 #[derive(Debug)]
 pub(super) enum UiAction {
-    Go,
-    Stay,
-    Tell(PollCommand),
+    None,
+    Poll(PollCommand),
+    Quit,
 }
 
 impl TopState {
-    pub(super) fn new(look: Snapshot) -> Self {
-        let mut view = Self {
-            paced: look.at,
-            look,
+    pub(super) fn new(snapshot: Snapshot) -> Self {
+        let mut state = Self {
+            rated: snapshot.at,
+            snapshot,
             zones: RateHistory::default(),
             keys: RateHistory::default(),
             servers: RateHistory::default(),
@@ -82,53 +86,53 @@ impl TopState {
             key: 0,
             server: 0,
             sort: KeySort::Now,
-            cover: Overlay::None,
+            overlay: Overlay::None,
             message: None,
             lost: None,
         };
-        view.track(1.0);
-        view
+        state.track(1.0);
+        state
     }
 
-    /// Takes in what happened.
-    pub(super) fn take(&mut self, event: UiEvent) -> UiAction {
+    /// Handles an event.
+    pub(super) fn handle(&mut self, event: UiEvent) -> UiAction {
         match event {
             UiEvent::Done(what) => self.message = Some(Notice::Done(what)),
             UiEvent::Failed(why) => self.message = Some(Notice::Failed(why)),
-            UiEvent::Inspected(zone, key) => self.cover = Overlay::Inspect(zone, key),
-            UiEvent::Look(look) => self.see(*look),
+            UiEvent::Inspected(zone, key) => self.overlay = Overlay::Inspect(zone, key),
+            UiEvent::Polled(snapshot) => self.update(*snapshot),
             UiEvent::Lost(why) => self.lost = Some(why),
             UiEvent::Press(press) => return self.press(press),
             UiEvent::Resize => {}
-            UiEvent::Stop => return UiAction::Go,
+            UiEvent::Stop => return UiAction::Quit,
         }
-        UiAction::Stay
+        UiAction::None
     }
 
-    fn see(&mut self, look: Snapshot) {
+    fn update(&mut self, snapshot: Snapshot) {
         self.lost = None;
         let selected = self
             .selected_key()
             .filter(|_| self.pane == TopPane::Keys)
             .map(str::to_owned);
-        let seconds = look.at.since(self.paced).as_secs_f64();
-        let requests = look.status.requests.total;
-        let before = self.look.status.requests.total;
-        self.look = look;
-        // Keys change places; whoever moves among them means the one, and everybody else the first.
+        let seconds = snapshot.at.since(self.rated).as_secs_f64();
+        let requests = snapshot.status.requests.total;
+        let before = self.snapshot.status.requests.total;
+        self.snapshot = snapshot;
+        // Keys change places: in their table the selection follows the key, elsewhere it is the first row.
         if let Some(at) = selected.and_then(|key| self.keys_shown().position(|shown| shown == key))
         {
             self.key = at;
         }
-        // A look for a key that was pressed comes too soon to tell a pace.
-        if seconds >= SHORTEST {
-            self.paced = self.look.at;
+        // A poll because of a command comes too soon to compute rates.
+        if seconds >= RATE_INTERVAL_MIN {
+            self.rated = self.snapshot.at;
             self.requests = requests.saturating_sub(before) as f64 / seconds;
             self.track(seconds);
         } else {
-            self.look.status.requests.total = before;
+            self.snapshot.status.requests.total = before;
         }
-        self.zone = self.zone.min(self.look.zones.len().saturating_sub(1));
+        self.zone = self.zone.min(self.snapshot.zones.len().saturating_sub(1));
         self.key = self.key.min(self.keys_shown().count().saturating_sub(1));
         self.server = self
             .server
@@ -137,14 +141,14 @@ impl TopState {
 
     fn track(&mut self, seconds: f64) {
         self.latencies
-            .take(std::mem::take(&mut self.look.latencies));
-        let look = &self.look;
-        let zones = look.zones.iter();
+            .take(std::mem::take(&mut self.snapshot.latencies));
+        let snapshot = &self.snapshot;
+        let zones = snapshot.zones.iter();
         self.zones.take(
             seconds,
             zones.map(|zone| (zone.name.as_str(), zone.verdicts)),
         );
-        if let Some(open) = &look.open {
+        if let Some(open) = &snapshot.open {
             let names: Vec<_> = open
                 .keys
                 .iter()
@@ -175,16 +179,13 @@ impl TopState {
 
     /// The keys of the zone that is open, as they are shown.
     pub(super) fn keys_shown(&self) -> impl Iterator<Item = &str> {
-        let open = self.look.open.iter();
+        let open = self.snapshot.open.iter();
         open.flat_map(|open| open.keys.iter().map(|key| key.key.as_str()))
     }
 
     /// All servers with their upstream.
     pub(super) fn servers_shown(&self) -> impl Iterator<Item = (&str, &Backend)> {
-        self.look.upstreams.iter().flat_map(|upstream| {
-            let servers = upstream.servers.iter();
-            servers.map(|server| (upstream.name.as_str(), server))
-        })
+        upstreams::servers(&self.snapshot.upstreams)
     }
 
     fn selected_key(&self) -> Option<&str> {
@@ -192,28 +193,28 @@ impl TopState {
     }
 
     fn open_zone(&self) -> Option<&str> {
-        let open = self.look.open.as_ref()?;
+        let open = self.snapshot.open.as_ref()?;
         Some(&open.detail.zone.name)
     }
 
     fn press(&mut self, press: KeyEvent) -> UiAction {
         if press == KeyEvent::Stop {
-            return UiAction::Go;
+            return UiAction::Quit;
         }
         self.message = None;
-        match std::mem::replace(&mut self.cover, Overlay::None) {
-            Overlay::Ask { order, .. } => {
+        match std::mem::replace(&mut self.overlay, Overlay::None) {
+            Overlay::Ask { command, .. } => {
                 return match press {
-                    KeyEvent::Letter('y' | 'Y') => UiAction::Tell(order),
-                    _ => UiAction::Stay,
+                    KeyEvent::Letter('y' | 'Y') => UiAction::Poll(command),
+                    _ => UiAction::None,
                 };
             }
-            Overlay::Help | Overlay::Inspect(..) => return UiAction::Stay,
+            Overlay::Help | Overlay::Inspect(..) => return UiAction::None,
             Overlay::None => {}
         }
         match press {
-            KeyEvent::Letter('q') => return UiAction::Go,
-            KeyEvent::Letter('?' | 'h') => self.cover = Overlay::Help,
+            KeyEvent::Letter('q') => return UiAction::Quit,
+            KeyEvent::Letter('?' | 'h') => self.overlay = Overlay::Help,
             KeyEvent::Tab => self.pane = self.pane.next(),
             KeyEvent::TabBack => self.pane = self.pane.next().next(),
             KeyEvent::Down | KeyEvent::Letter('j') => return self.step(1),
@@ -224,20 +225,20 @@ impl TopState {
                 return self.watch();
             }
             KeyEvent::Letter('b') => self.mark("block", "blocked"),
-            KeyEvent::Letter('x') => self.mark("exempt", "exempt"),
+            KeyEvent::Letter('x') => self.mark("exempt", "exempted"),
             KeyEvent::Letter('f') => self.forget(),
             KeyEvent::Letter('d') => self.switch(BackendState::Drain, "drained"),
             KeyEvent::Letter('u') => self.switch(BackendState::Up, "up again"),
             _ => {}
         }
-        UiAction::Stay
+        UiAction::None
     }
 
     fn step(&mut self, by: isize) -> UiAction {
         let (at, count) = match self.pane {
             TopPane::Keys => (self.key, self.keys_shown().count()),
             TopPane::Servers => (self.server, self.servers_shown().count()),
-            TopPane::Zones => (self.zone, self.look.zones.len()),
+            TopPane::Zones => (self.zone, self.snapshot.zones.len()),
         };
         let to = at.saturating_add_signed(by).min(count.saturating_sub(1));
         match self.pane {
@@ -250,82 +251,81 @@ impl TopState {
             }
             TopPane::Zones => {}
         }
-        UiAction::Stay
+        UiAction::None
     }
 
     fn watch(&self) -> UiAction {
-        match self.look.zones.get(self.zone) {
-            Some(zone) => UiAction::Tell(PollCommand::Watch {
+        match self.snapshot.zones.get(self.zone) {
+            Some(zone) => UiAction::Poll(PollCommand::Watch {
                 zone: zone.name.clone(),
                 sort: self.sort,
             }),
-            None => UiAction::Stay,
+            None => UiAction::None,
         }
     }
 
     fn inspect(&self) -> UiAction {
         match (self.open_zone(), self.selected_key()) {
-            (Some(zone), Some(key)) => UiAction::Tell(PollCommand::Inspect {
+            (Some(zone), Some(key)) => UiAction::Poll(PollCommand::Inspect {
                 zone: zone.to_owned(),
                 key: key.to_owned(),
             }),
-            _ => UiAction::Stay,
+            _ => UiAction::None,
         }
     }
 
-    /// Asks whether the key is to be marked.
+    /// Asks whether to mark the selected key.
     fn mark(&mut self, mark: &str, done: &str) {
         let Some((zone, key)) = self.open_zone().zip(self.selected_key()) else {
             return;
         };
-        let (question, done) = (
-            visible(&format!("{mark} {key} in {zone} for {MARKED_FOR}?")),
-            visible(&format!("{key} is {done} in {zone} for {MARKED_FOR}")),
-        );
-        let call = limits::mark(zone, key, mark, Some(MARKED_FOR));
-        self.ask(question, PollCommand::Do { call, done });
+        let question = format!("{mark} {key} in {zone} for {DURATION}?");
+        let done = format!("{done} {key} in {zone} for {DURATION}");
+        let body = KeyActionRequest {
+            r#for: Some(NumberOrText::Text(DURATION.to_owned())),
+            ..KeyActionRequest::default()
+        };
+        let request = limits::mark(zone, key, mark, &body);
+        self.ask(&question, &done, request);
     }
 
     fn forget(&mut self) {
         let Some((zone, key)) = self.open_zone().zip(self.selected_key()) else {
             return;
         };
-        let (question, done) = (
-            visible(&format!(
-                "forget {key} in {zone}, its count and its penalty?"
-            )),
-            visible(&format!("{key} begins anew in {zone}")),
-        );
-        let call = limits::forget(zone, key);
-        self.ask(question, PollCommand::Do { call, done });
+        let question = format!("reset {key} in {zone}, its count and its penalty?");
+        let done = format!("reset {key} in {zone}");
+        let request = limits::forget(zone, key);
+        self.ask(&question, &done, request);
     }
 
-    /// Asks whether the server is to be switched; only where one is selected for all to see.
+    /// Asks whether to switch the selected server; only in the table of servers.
     fn switch(&mut self, state: BackendState, done: &str) {
         let Some((upstream, server)) = self.servers_shown().nth(self.server) else {
             return;
         };
-        let address = &server.address;
         if self.pane != TopPane::Servers {
-            self.message = Some(Notice::Failed(
-                "first select a server: tab goes there".to_owned(),
-            ));
+            let advice = "select a server first: tab goes there";
+            self.message = Some(Notice::Failed(advice.to_owned()));
             return;
         }
-        let (question, done) = (
-            visible(&format!("{} {address} of {upstream}?", state.as_str())),
-            visible(&format!("{address} of {upstream} is {done}")),
-        );
-        let change = BackendChange {
+        let address = &server.address;
+        let question = format!("{} {address} of {upstream}?", state.as_str());
+        let done = format!("{address} of {upstream} is {done}");
+        let body = BackendChange {
             state: Some(state),
             breaker: None,
         };
-        let call = upstreams::change(upstream, address, &change);
-        self.ask(question, PollCommand::Do { call, done });
+        let request = upstreams::change(upstream, address, &body);
+        self.ask(&question, &done, request);
     }
 
-    fn ask(&mut self, question: String, order: PollCommand) {
-        self.cover = Overlay::Ask { question, order };
+    fn ask(&mut self, question: &str, done: &str, request: ApiRequest) {
+        let done = visible(done);
+        self.overlay = Overlay::Ask {
+            question: visible(question),
+            command: PollCommand::Do { request, done },
+        };
     }
 }
 
@@ -339,11 +339,6 @@ impl TopPane {
     }
 }
 
-/// The name of something inside something, in one text.
-pub(super) fn joined(outer: &str, inner: &str) -> String {
-    format!("{outer}\n{inner}")
-}
-
 fn next_sort(sort: KeySort) -> KeySort {
     match sort {
         KeySort::Now => KeySort::Refuse,
@@ -355,8 +350,8 @@ fn next_sort(sort: KeySort) -> KeySort {
     }
 }
 
-/// How long a key is marked for.
-const MARKED_FOR: &str = "10m";
+/// How long a mark on a key lasts.
+const DURATION: &str = "10m";
 
-/// Seconds between two looks that tell a pace.
-const SHORTEST: f64 = 0.5;
+/// Seconds between two polls that rates are computed from.
+const RATE_INTERVAL_MIN: f64 = 0.5;

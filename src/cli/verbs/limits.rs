@@ -1,21 +1,17 @@
-//! The verbs about zones and keys: `weir zones` shows what is limited, to what, and with which verdicts; `weir set` gives a
-//! zone other numbers until the next reload; `weir keys` shows busy and refused keys and the state of one; `weir block`,
-//! `unblock`, `exempt`, `grant` and `forget` change what holds for one key.
+//! The commands about zones and keys: `weir zones` and `weir keys` show them, `weir set` changes the numbers of a zone until
+//! the next reload; `weir block`, `unblock`, `exempt`, `grant` and `forget` change the treatment of one key.
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use serde_json::Value;
 
-use super::AdminArgs;
 use crate::api::{
-    KeyAction, KeyActionRequest, KeyActions, KeyReset, KeySort, KeyState, NumberOrText, TimeOrText,
-    TopKey, Zone, ZoneChange, ZoneDetail, ZoneOverride, ZoneRule,
+    KeyAction, KeyActionRequest, KeyActions, KeyReset, KeySort, KeyState, NumberOrText, TopKey,
+    Zone, ZoneChange, ZoneDetail, ZoneOverride, ZoneRule,
 };
-use crate::cli::client::{ApiRequest, escape};
+use crate::cli::client::{AdminArgs, ApiRequest, escape};
 use crate::cli::output::{
-    BAD, Column, DOUBTFUL, FAINT, Output, STRONG, TableCell, TextTable, requests, span, verdicts,
+    BAD, DOUBTFUL, FAINT, Output, STRONG, TableCell, TextTable, number, requests, span, verdicts,
 };
-use crate::replay::number;
 use crate::text::visible;
 
 #[derive(Debug, Args)]
@@ -23,43 +19,35 @@ pub(in crate::cli) struct ZonesArgs {
     /// The zone to show
     zone: Option<String>,
     #[command(flatten)]
-    ask: AdminArgs,
+    admin: AdminArgs,
 }
 
 impl ZonesArgs {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        match &self.zone {
-            None => self
-                .ask
-                .show(&ApiRequest::get("/api/zones"), |zones: Vec<Zone>, page| {
-                    if zones.is_empty() {
-                        page.line("there are no zones in the configuration");
-                    } else {
-                        page.table(&list_zones(&zones));
-                    }
-                    Ok(())
-                }),
-            Some(zone) => {
-                let call = ApiRequest::get(format!("/api/zones/{}", escape(zone)));
-                self.ask.show(&call, |zone: ZoneDetail, page| {
-                    detail(&zone, page);
-                    Ok(())
-                })
-            }
+    pub(in crate::cli) fn run(self) -> anyhow::Result<()> {
+        if let Some(zone) = &self.zone {
+            return self.admin.show(&zone_detail(zone), draw_zone);
         }
+        let request = ApiRequest::get("/api/zones");
+        self.admin.show(&request, |zones: Vec<Zone>, output| {
+            match zones.is_empty() {
+                true => output.line("the configuration has no zones"),
+                false => output.table(&list_zones(&zones)),
+            }
+        })
     }
 }
 
+fn zone_path(zone: &str) -> String {
+    format!("/api/zones/{}", escape(zone))
+}
+
+/// The request for a zone in full.
+pub(in crate::cli) fn zone_detail(zone: &str) -> ApiRequest {
+    ApiRequest::get(zone_path(zone))
+}
+
 fn list_zones(zones: &[Zone]) -> TextTable {
-    let mut table = TextTable::new([
-        Column::Left("ZONE"),
-        Column::Left("KIND"),
-        Column::Right("RATE"),
-        Column::Right("KEYS"),
-        Column::Right("PASS"),
-        Column::Right("DELAY"),
-        Column::Right("REFUSE"),
-    ]);
+    let mut table = TextTable::new("ZONE  KIND  >RATE  >KEYS  >PASS  >DELAY  >REFUSE");
     for zone in zones {
         let counts = zone.verdicts;
         table.row([
@@ -76,11 +64,10 @@ fn list_zones(zones: &[Zone]) -> TextTable {
     table
 }
 
-/// One zone in full.
-pub(super) fn detail(detail: &ZoneDetail, page: &mut Output) {
+fn draw_zone(detail: ZoneDetail, output: &mut Output) {
     let zone = &detail.zone;
     let algorithm = zone.algorithm.as_deref().map(|name| format!(", {name}"));
-    page.line(visible(&format!(
+    output.line(visible(&format!(
         "zone {} ({}{}) by {}",
         zone.name,
         zone.kind,
@@ -88,37 +75,37 @@ pub(super) fn detail(detail: &ZoneDetail, page: &mut Output) {
         detail.key
     )));
     if let Some(rate) = &zone.rate {
-        page.line(visible(&format!("  rate     {rate}")));
+        output.line(visible(&format!("  rate     {rate}")));
     }
     if let Some(change) = &zone.r#override {
         let was = detail.configured.as_deref();
-        page.line(visible(&format!("  {}", changed(change, was))));
+        output.line(visible(&format!("  {}", changed(change, was))));
     }
-    page.line(format!("  verdicts {}", verdicts(zone.verdicts)));
+    output.line(format!("  verdicts {}", verdicts(zone.verdicts)));
     let lost = match zone.evictions {
         0 => String::new(),
-        lost => format!("; {} were pushed out: the zone is too small", number(lost)),
+        lost => format!("; {} were evicted: the zone is too small", number(lost)),
     };
     let (keys, capacity) = (number(zone.keys), number(zone.capacity));
-    page.line(format!("  keys     {keys}, room for {capacity}{lost}"));
+    output.line(format!("  keys     {keys}, room for {capacity}{lost}"));
     if let Some(dropped @ 1..) = zone.penalties_dropped {
         let dropped = number(dropped);
-        page.line(format!(
-            "  penalty  {dropped} were not given: the zone is too small"
+        output.line(format!(
+            "  penalty  {dropped} were not recorded: the zone is too small"
         ));
     }
     if let Some(store) = &zone.store {
-        page.line(visible(&format!(
+        output.line(visible(&format!(
             "  store    {store}, shared with other gateways"
         )));
     }
     if !detail.rules.is_empty() {
-        page.line("");
-        page.table(&rules(&detail.rules));
+        output.line("");
+        output.table(&rules(&detail.rules));
     }
     if !detail.marked.is_empty() {
-        page.line("");
-        page.table(&marked(&detail.marked));
+        output.line("");
+        output.table(&marked(&detail.marked));
     }
 }
 
@@ -129,10 +116,12 @@ fn changed(change: &ZoneOverride, was: Option<&str>) -> String {
         ("burst", &change.burst),
     ];
     let parts = parts.into_iter().filter_map(|(name, value)| {
-        Some(match value.as_ref()? {
-            Value::String(text) => format!("{name} {text}"),
-            number => format!("{name} {number}"),
-        })
+        let value = value.as_ref()?;
+        let text = value.as_str().map(str::to_owned);
+        Some(format!(
+            "{name} {}",
+            text.unwrap_or_else(|| value.to_string())
+        ))
     });
     let parts: Vec<_> = parts.collect();
     let was = was.map_or_else(String::new, |was| format!(" (in the file: {was})"));
@@ -140,13 +129,7 @@ fn changed(change: &ZoneOverride, was: Option<&str>) -> String {
 }
 
 fn rules(rules: &[ZoneRule]) -> TextTable {
-    let mut table = TextTable::new([
-        Column::Left("SERVER"),
-        Column::Left("LOCATION"),
-        Column::Right("BURST"),
-        Column::Right("LIMIT"),
-        Column::Left(""),
-    ]);
+    let mut table = TextTable::new("SERVER  LOCATION  >BURST  >LIMIT  ");
     let or_dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
     for rule in rules {
         table.row([
@@ -160,15 +143,8 @@ fn rules(rules: &[ZoneRule]) -> TextTable {
     table
 }
 
-/// Keys that an operator has marked.
-pub(super) fn marked(marks: &[KeyAction]) -> TextTable {
-    let mut table = TextTable::new([
-        Column::Left("MARKED KEY"),
-        Column::Left("MARK"),
-        Column::Right("FOR"),
-        Column::Right("REQUESTS"),
-        Column::Left("REASON"),
-    ]);
+fn marked(marks: &[KeyAction]) -> TextTable {
+    let mut table = TextTable::new("MARKED KEY  MARK  >FOR  >REQUESTS  REASON");
     for mark in marks {
         table.row([
             TableCell::from(&mark.key).styled(STRONG),
@@ -187,45 +163,39 @@ pub(super) fn marked(marks: &[KeyAction]) -> TextTable {
 pub(in crate::cli) struct SetArgs {
     /// The zone
     zone: String,
-    /// Another rate, as in 20r/s; or unlimited
+    /// The new rate, such as 20r/s, or unlimited
     #[arg(long, group = "what")]
     rate: Option<String>,
-    /// Another burst, for every rule that uses the zone
+    /// The new burst, for every rule that uses the zone
     #[arg(long, value_name = "N", group = "what")]
     burst: Option<u64>,
-    /// Another limit, of a zone that counts in windows or of a limit_conn zone; or unlimited
+    /// The new limit, of a zone that counts in windows or of a limit_conn zone, or unlimited
     #[arg(long, value_name = "N", group = "what")]
     limit: Option<String>,
-    /// Back to what the file says
+    /// Restore the values of the configuration
     #[arg(long, group = "what", conflicts_with_all = ["rate", "burst", "limit"])]
     reset: bool,
     #[command(flatten)]
-    ask: AdminArgs,
+    admin: AdminArgs,
 }
 
 impl SetArgs {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        let path = format!("/api/zones/{}", escape(&self.zone));
-        let call = match self.reset {
-            true => ApiRequest::delete(format!("{path}/override")),
-            false => ApiRequest::patch(path, &self.change()),
-        };
-        self.ask.show(&call, |zone: ZoneDetail, page| {
-            detail(&zone, page);
-            Ok(())
-        })
-    }
-
-    fn change(&self) -> ZoneChange {
-        let limit = self.limit.as_ref().map(|text| {
-            text.parse()
-                .map_or_else(|_| NumberOrText::Text(text.clone()), NumberOrText::Number)
+    pub(in crate::cli) fn run(self) -> anyhow::Result<()> {
+        let path = zone_path(&self.zone);
+        let limit = self.limit.map(|text| match text.parse() {
+            Ok(number) => NumberOrText::Number(number),
+            Err(_) => NumberOrText::Text(text),
         });
-        ZoneChange {
-            rate: self.rate.clone(),
+        let change = ZoneChange {
+            rate: self.rate,
             burst: self.burst,
             limit,
-        }
+        };
+        let request = match self.reset {
+            true => ApiRequest::delete(format!("{path}/override")),
+            false => ApiRequest::with_body("PATCH", path, &change),
+        };
+        self.admin.show(&request, draw_zone)
     }
 }
 
@@ -233,83 +203,75 @@ impl SetArgs {
 pub(in crate::cli) struct KeysArgs {
     /// The zone
     zone: String,
-    /// The key to show, as the list shows it
+    /// The key to show, as in the list
     key: Option<String>,
-    /// By what they are sorted; the most first
+    /// The order, the largest first
     #[arg(long, value_enum, default_value_t = KeySort::Refuse, conflicts_with = "key")]
     sort: KeySort,
-    /// How many at most
+    /// The maximum number of keys
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "key")]
     limit: u16,
     #[command(flatten)]
-    ask: AdminArgs,
+    admin: AdminArgs,
 }
 
 impl ValueEnum for KeySort {
     fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
+        Self::ALL
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let help = match self {
-            Self::Now => {
-                "Requests refused a second, of late; of equals those made to wait, and then all"
-            }
+            Self::Now => "Requests refused a second of late; among equals delayed, then all",
             Self::Refuse => "Requests refused",
-            Self::Pass => "Requests let pass",
-            Self::Delay => "Requests made to wait",
-            Self::Excess => "How far above its rate a key is now",
+            Self::Pass => "Requests passed",
+            Self::Delay => "Requests delayed",
+            Self::Excess => "How far a key is above its rate now",
             Self::Demand => "All requests together",
         };
         Some(PossibleValue::new(self.as_str()).help(help))
     }
 }
 
-/// The call for the first keys of a zone.
+/// The request for the first keys of a zone.
 pub(in crate::cli) fn busiest(zone: &str, sort: KeySort, limit: u16) -> ApiRequest {
     let (zone, sort) = (escape(zone), sort.as_str());
     ApiRequest::get(format!("/api/zones/{zone}/keys?sort={sort}&limit={limit}"))
 }
 
-/// Where a key is in the API.
+/// The path of a key in the API.
 pub(in crate::cli) fn path(zone: &str, key: &str) -> String {
     format!("/api/zones/{}/keys/{}", escape(zone), escape(key))
 }
 
 impl KeysArgs {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        match &self.key {
-            Some(key) => self.ask.show(
-                &ApiRequest::get(path(&self.zone, key)),
-                |key: KeyState, page| {
-                    key_status(&self.zone, &key, page);
-                    Ok(())
-                },
-            ),
-            None => {
-                let call = busiest(&self.zone, self.sort, self.limit);
-                self.ask.show(&call, |keys: Vec<TopKey>, page| {
-                    if keys.is_empty() {
-                        page.line(visible(&format!("nobody has met {} of late", self.zone)));
-                    } else {
-                        list_keys(&keys, page);
-                    }
-                    Ok(())
-                })
-            }
+    pub(in crate::cli) fn run(self) -> anyhow::Result<()> {
+        let zone = &self.zone;
+        if let Some(key) = &self.key {
+            let request = ApiRequest::get(path(zone, key));
+            return self.admin.show(&request, |key: KeyState, output| {
+                output.line(visible(&format!("{} in zone {zone}", key.key)));
+                for line in describe(&key) {
+                    output.line(format!("  {line}"));
+                }
+                if !key.marks.is_empty() {
+                    output.line("");
+                    output.table(&marked(&key.marks));
+                }
+            });
         }
+        let request = busiest(zone, self.sort, self.limit);
+        self.admin.show(&request, |keys: Vec<TopKey>, output| {
+            match keys.is_empty() {
+                true => output.line(visible(&format!("no recent requests in {zone}"))),
+                false => list_keys(&keys, output),
+            }
+        })
     }
 }
 
-fn list_keys(keys: &[TopKey], page: &mut Output) {
-    let mut table = TextTable::new([
-        Column::Left("KEY"),
-        Column::Right("PASS"),
-        Column::Right("DELAY"),
-        Column::Right("REFUSE"),
-        Column::Right("EXCESS"),
-        Column::Left("MARK"),
-    ]);
+fn list_keys(keys: &[TopKey], output: &mut Output) {
+    let mut table = TextTable::new("KEY  >PASS  >DELAY  >REFUSE  >EXCESS  MARK");
     for key in keys {
         let counts = key.verdicts;
         let mark = key.mark.as_deref().unwrap_or_default();
@@ -319,104 +281,81 @@ fn list_keys(keys: &[TopKey], page: &mut Output) {
             TableCell::from(number(counts.delay)).styled_if(counts.delay > 0, DOUBTFUL),
             TableCell::from(number(counts.refuse)).styled_if(counts.refuse > 0, BAD),
             TableCell::from(requests(key.excess)),
-            TableCell::from(mark).styled(if mark == "exempt" || mark == "grant" {
-                DOUBTFUL
-            } else {
-                BAD
+            TableCell::from(mark).styled(match mark {
+                "exempt" | "grant" => DOUBTFUL,
+                _ => BAD,
             }),
         ]);
     }
-    page.table(&table);
-    if let Some(most) = keys
-        .iter()
-        .map(|key| key.missed)
-        .max()
-        .filter(|most| *most > 0)
-    {
-        page.line(format!(
-            "there may have been up to {} more of a key before it came into the list",
-            number(most)
+    output.table(&table);
+    let missed = keys.iter().map(|key| key.missed).max().unwrap_or_default();
+    if missed > 0 {
+        output.line(format!(
+            "a key may have had up to {} more requests before it was listed",
+            number(missed)
         ));
     }
 }
 
-/// One key in full.
-fn key_status(zone: &str, key: &KeyState, page: &mut Output) {
-    page.line(visible(&format!("{} in zone {zone}", key.key)));
-    for line in describe(key) {
-        page.line(format!("  {line}"));
-    }
-    if !key.marks.is_empty() {
-        page.line("");
-        page.table(&marked(&key.marks));
-    }
-}
-
-/// Where a key stands, in sentences that are safe to show.
+/// The state of a key in lines that are safe to show.
 pub(in crate::cli) fn describe(key: &KeyState) -> Vec<String> {
-    let key_status = &key.key_status;
+    let status = &key.key_status;
     let mut lines = Vec::new();
     if !key.known {
-        lines.push("the zone does not know it: it has all it may have".to_owned());
+        lines.push("not in the zone: its whole limit is left".to_owned());
     }
     lines.push(format!(
         "{} of {} left, excess {}",
-        number(key_status.remaining),
-        number(key_status.limit),
-        requests(key_status.excess)
+        number(status.remaining),
+        number(status.limit),
+        requests(status.excess)
     ));
-    if key_status.remaining == 0 && key_status.retry_after > 0.0 {
+    if status.remaining == 0 && status.retry_after > 0.0 {
         lines.push(format!(
-            "one more passes in {}",
-            span(key_status.retry_after)
+            "next request passes in {}",
+            span(status.retry_after)
         ));
     }
-    if key_status.reset_after > 0.0 {
-        lines.push(format!(
-            "all of it is there again in {}",
-            span(key_status.reset_after)
-        ));
+    if status.reset_after > 0.0 {
+        lines.push(format!("whole limit left in {}", span(status.reset_after)));
     }
     lines.push(match key.listed {
         true => verdicts(key.verdicts),
-        false => "not among the keys that are counted one by one".to_owned(),
+        false => "not listed: its requests are not counted individually".to_owned(),
     });
     if let Some(own) = &key.own {
-        lines.push(visible(&format!(
-            "has a rate of its own in the file: {own}"
-        )));
+        lines.push(visible(&format!("rate of its own in the file: {own}")));
     }
     if let Some(seconds) = key.penalty {
-        lines.push(format!(
-            "is kept out by a penalty for {} more",
-            span(seconds)
-        ));
+        lines.push(format!("penalty for another {}", span(seconds)));
     }
     if key.shared {
-        lines.push("other gateways count it, too; this is how this one last saw it".to_owned());
+        lines.push("shared with other gateways; as this one last saw it".to_owned());
     }
     lines
 }
 
-/// Which key of which zone.
+/// A key of a zone.
 #[derive(Debug, Args)]
-struct KeyArgs {
+pub(in crate::cli) struct KeyArgs {
     /// The zone
     zone: String,
     /// The key, as `weir keys` shows it
     key: String,
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
-/// For how long, and why.
+/// How long a mark lasts, and why.
 #[derive(Debug, Args)]
 struct DurationArgs {
-    /// For how long, as in 10m; 1h if it is not given
+    /// Duration, such as 10m; 1h by default
     #[arg(long = "for", value_name = "TIME")]
     time: Option<String>,
-    /// Shown to whoever asks why
+    /// Reason, shown to operators
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Take it back
+    /// Revoke it
     #[arg(long, conflicts_with_all = ["time", "reason"])]
     off: bool,
 }
@@ -425,128 +364,98 @@ struct DurationArgs {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct BlockArgs {
     #[command(flatten)]
-    target: KeyArgs,
-    #[command(flatten)]
     spec: DurationArgs,
     #[command(flatten)]
-    ask: AdminArgs,
-}
-
-#[derive(Debug, Args)]
-pub(in crate::cli) struct UnblockArgs {
-    #[command(flatten)]
     target: KeyArgs,
-    #[command(flatten)]
-    ask: AdminArgs,
 }
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct GrantArgs {
     #[command(flatten)]
-    target: KeyArgs,
-    /// How many it may have
-    #[arg(required_unless_present = "off", conflicts_with = "off", value_parser = clap::value_parser!(u64).range(1..))]
-    requests: Option<u64>,
-    #[command(flatten)]
     spec: DurationArgs,
     #[command(flatten)]
-    ask: AdminArgs,
-}
-
-#[derive(Debug, Args)]
-pub(in crate::cli) struct ResetArgs {
-    #[command(flatten)]
     target: KeyArgs,
-    #[command(flatten)]
-    ask: AdminArgs,
+    /// Number of requests
+    #[arg(required_unless_present = "off", conflicts_with = "off", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
 }
 
 impl BlockArgs {
-    pub(super) fn run(self, mark: &str) -> anyhow::Result<()> {
-        put(&self.ask, &self.target, mark, &self.spec, None)
-    }
-}
-
-impl UnblockArgs {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        tell(
-            &self.ask,
-            &self.target,
-            &ApiRequest::delete(self.target.path("block")),
-        )
+    pub(in crate::cli) fn run(self, mark: &str) -> anyhow::Result<()> {
+        self.target.put(mark, self.spec, None)
     }
 }
 
 impl GrantArgs {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        put(&self.ask, &self.target, "grant", &self.spec, self.requests)
-    }
-}
-
-impl ResetArgs {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        let (zone, key) = (&self.target.zone, &self.target.key);
-        self.ask.show(&forget(zone, key), |answer: KeyReset, page| {
-            page.line(visible(&match answer.forgotten {
-                true => format!("{} begins anew in {zone}", answer.key),
-                false => format!("{zone} knew nothing of {}", answer.key),
-            }));
-            Ok(())
-        })
+    pub(in crate::cli) fn run(self) -> anyhow::Result<()> {
+        self.target.put("grant", self.spec, self.requests)
     }
 }
 
 impl KeyArgs {
-    fn path(&self, mark: &str) -> String {
-        format!("{}/{mark}", path(&self.zone, &self.key))
+    pub(in crate::cli) fn unblock(self) -> anyhow::Result<()> {
+        self.remove("block")
+    }
+
+    pub(in crate::cli) fn forget(self) -> anyhow::Result<()> {
+        let Self { zone, key, admin } = &self;
+        admin.show(&forget(zone, key), |reset: KeyReset, output| {
+            output.line(visible(&match reset.forgotten {
+                true => format!("Reset {} in {zone}.", reset.key),
+                false => format!("{} has no state in {zone}.", reset.key),
+            }));
+        })
+    }
+
+    fn put(self, kind: &str, spec: DurationArgs, requests: Option<u64>) -> anyhow::Result<()> {
+        if spec.off {
+            return self.remove(kind);
+        }
+        let body = KeyActionRequest {
+            r#for: spec.time.map(NumberOrText::Text),
+            reason: spec.reason,
+            requests,
+        };
+        let done = match kind {
+            "block" => "Blocked",
+            "exempt" => "Exempted",
+            _ => "Granted requests to",
+        };
+        self.show_marks(&mark(&self.zone, &self.key, kind, &body), done)
+    }
+
+    fn remove(&self, kind: &str) -> anyhow::Result<()> {
+        let done = match kind {
+            "block" => "Unblocked",
+            "exempt" => "Removed the exemption of",
+            _ => "Removed the grant of",
+        };
+        let path = format!("{}/{kind}", path(&self.zone, &self.key));
+        self.show_marks(&ApiRequest::delete(path), done)
+    }
+
+    /// Shows what was done, and the marks on the key now.
+    fn show_marks(&self, request: &ApiRequest, done: &str) -> anyhow::Result<()> {
+        self.admin.show(request, |key: KeyActions, output| {
+            output.line(visible(&format!("{done} {} in {}.", key.key, self.zone)));
+            if !key.marks.is_empty() {
+                output.table(&marked(&key.marks));
+            }
+        })
     }
 }
 
-/// The call that makes a zone forget a key.
+/// The request that resets a key.
 pub(in crate::cli) fn forget(zone: &str, key: &str) -> ApiRequest {
     ApiRequest::delete(path(zone, key))
 }
 
-/// The call that marks a key; a time that is not given is the API's.
-pub(in crate::cli) fn mark(zone: &str, key: &str, mark: &str, time: Option<&str>) -> ApiRequest {
-    let body = KeyActionRequest {
-        r#for: time.map(|time| TimeOrText::Text(time.to_owned())),
-        ..KeyActionRequest::default()
-    };
-    ApiRequest::put(format!("{}/{mark}", path(zone, key)), &body)
-}
-
-fn put(
-    ask: &AdminArgs,
-    target: &KeyArgs,
+/// The request that marks a key; without a duration, the API's default holds.
+pub(in crate::cli) fn mark(
+    zone: &str,
+    key: &str,
     mark: &str,
-    spec: &DurationArgs,
-    requests: Option<u64>,
-) -> anyhow::Result<()> {
-    let path = target.path(mark);
-    if spec.off {
-        return tell(ask, target, &ApiRequest::delete(path));
-    }
-    let body = KeyActionRequest {
-        r#for: spec.time.clone().map(TimeOrText::Text),
-        reason: spec.reason.clone(),
-        requests,
-    };
-    tell(ask, target, &ApiRequest::put(path, &body))
-}
-
-/// Says what holds for the key now.
-fn tell(ask: &AdminArgs, target: &KeyArgs, call: &ApiRequest) -> anyhow::Result<()> {
-    ask.show(call, |answer: KeyActions, page| {
-        let (key, zone) = (&answer.key, &target.zone);
-        if answer.marks.is_empty() {
-            page.line(visible(&format!(
-                "{key} is limited in {zone} as everybody is"
-            )));
-        } else {
-            page.line(visible(&format!("in zone {zone}")));
-            page.table(&marked(&answer.marks));
-        }
-        Ok(())
-    })
+    body: &KeyActionRequest,
+) -> ApiRequest {
+    ApiRequest::with_body("PUT", format!("{}/{mark}", path(zone, key)), body)
 }

@@ -1,28 +1,40 @@
-//! The verbs about backends: `weir upstreams` lists them, `drain`, `enable` and `disable` switch a server, `weir breaker`
+//! The commands about backends: `weir upstreams` lists them, `drain`, `enable` and `disable` switch a server, `weir breaker`
 //! and `weir degrade` show and change what happens when a backend fails.
 
 use anstyle::Style;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
-use super::AdminArgs;
 use crate::api::{
     Backend, BackendChange, BackendState, BreakerChange, BreakerForce, DegradeChange, DegradeGroup,
     DegradeMode, LocationBreaker, Upstream,
 };
-use crate::cli::client::{ApiRequest, escape};
+use crate::cli::client::{AdminArgs, ApiRequest, escape};
 use crate::cli::output::{
-    BAD, Column, DOUBTFUL, FAINT, GOOD, Output, STRONG, TableCell, TextTable,
+    BAD, DOUBTFUL, FAINT, GOOD, Output, STRONG, TableCell, TextTable, number,
 };
-use crate::replay::number;
 
-#[derive(Debug, Args)]
-pub(in crate::cli) struct UpstreamsArgs {
-    #[command(flatten)]
-    ask: AdminArgs,
+/// `weir upstreams`
+pub(in crate::cli) fn list(admin: &AdminArgs) -> anyhow::Result<()> {
+    let request = ApiRequest::get("/api/upstreams");
+    admin.show(
+        &request,
+        |upstreams: Vec<Upstream>, output| match upstreams.is_empty() {
+            true => output.line("the configuration has no upstreams"),
+            false => output.table(&table(servers(&upstreams))),
+        },
+    )
 }
 
-/// Which server of which upstream.
+/// All servers with the names of their upstreams.
+pub(in crate::cli) fn servers(upstreams: &[Upstream]) -> impl Iterator<Item = (&str, &Backend)> {
+    upstreams.iter().flat_map(|upstream| {
+        let servers = upstream.servers.iter();
+        servers.map(|server| (upstream.name.as_str(), server))
+    })
+}
+
+/// A server of an upstream.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ServerArgs {
     /// The upstream
@@ -30,52 +42,42 @@ pub(in crate::cli) struct ServerArgs {
     /// The server's address, as `weir upstreams` shows it
     server: String,
     #[command(flatten)]
-    ask: AdminArgs,
-}
-
-impl UpstreamsArgs {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        self.ask.show(
-            &ApiRequest::get("/api/upstreams"),
-            |upstreams: Vec<Upstream>, page| {
-                if upstreams.is_empty() {
-                    page.line("there are no upstreams in the configuration");
-                    return Ok(());
-                }
-                let pairs = upstreams.iter().flat_map(|upstream| {
-                    let servers = upstream.servers.iter();
-                    servers.map(|server| (upstream.name.as_str(), server))
-                });
-                page.table(&table(pairs));
-                Ok(())
-            },
-        )
-    }
+    admin: AdminArgs,
 }
 
 impl ServerArgs {
-    pub(super) fn run(self, state: BackendState) -> anyhow::Result<()> {
-        let wanted = BackendChange {
+    pub(in crate::cli) fn run(self, state: BackendState) -> anyhow::Result<()> {
+        let body = BackendChange {
             state: Some(state),
             breaker: None,
         };
-        let call = change(&self.upstream, &self.server, &wanted);
-        self.ask.show(&call, |server: Backend, page| {
-            page.table(&table([(self.upstream.as_str(), &server)]));
-            Ok(())
-        })
+        change_and_show(&self.admin, &self.upstream, &self.server, &body)
     }
 }
 
-/// The call that changes a server.
+/// The request that changes a server.
 pub(in crate::cli) fn change(upstream: &str, server: &str, body: &BackendChange) -> ApiRequest {
     let (upstream, server) = (escape(upstream), escape(server));
-    ApiRequest::patch(format!("/api/upstreams/{upstream}/servers/{server}"), body)
+    let path = format!("/api/upstreams/{upstream}/servers/{server}");
+    ApiRequest::with_body("PATCH", path, body)
 }
 
-pub(super) fn table<'a>(servers: impl IntoIterator<Item = (&'a str, &'a Backend)>) -> TextTable {
-    let counts = [Column::Right("REQUESTS"), Column::Right("5XX")];
-    let mut table = TextTable::new([&HEADS[..], &counts].concat());
+fn change_and_show(
+    admin: &AdminArgs,
+    upstream: &str,
+    server: &str,
+    body: &BackendChange,
+) -> anyhow::Result<()> {
+    admin.show(
+        &change(upstream, server, body),
+        |server: Backend, output| {
+            output.table(&table([(upstream, &server)]));
+        },
+    )
+}
+
+fn table<'a>(servers: impl IntoIterator<Item = (&'a str, &'a Backend)>) -> TextTable {
+    let mut table = TextTable::new(&format!("{COLUMNS}  >REQUESTS  >5XX"));
     for (upstream, server) in servers {
         let mut row = cells(upstream, server);
         row.push(TableCell::from(number(server.requests)));
@@ -85,19 +87,16 @@ pub(super) fn table<'a>(servers: impl IntoIterator<Item = (&'a str, &'a Backend)
     table
 }
 
-/// Who a server is and how, as every table of servers begins.
-pub(in crate::cli) const HEADS: [Column; 5] = [
-    Column::Left("UPSTREAM"),
-    Column::Left("SERVER"),
-    Column::Left("STATE"),
-    Column::Left("BREAKER"),
-    Column::Right("ACTIVE"),
-];
+/// The first columns of every table of servers.
+pub(in crate::cli) const COLUMNS: &str = "UPSTREAM  SERVER  STATE  BREAKER  >ACTIVE";
 
-/// What stands below [`HEADS`].
+/// The cells of [`COLUMNS`].
 pub(in crate::cli) fn cells(upstream: &str, server: &Backend) -> Vec<TableCell> {
     let (state, style) = condition(server);
-    let (breaker, breaker_style) = breaker(server);
+    let (breaker, breaker_style) = match &server.breaker {
+        None => ("-".to_owned(), FAINT),
+        Some(state) => breaker_state(state, server.forced.as_deref()),
+    };
     vec![
         TableCell::from(upstream).styled(STRONG),
         TableCell::from(&server.address),
@@ -107,7 +106,7 @@ pub(in crate::cli) fn cells(upstream: &str, server: &Backend) -> Vec<TableCell> 
     ]
 }
 
-/// How a server is, in a word or two, and how that looks.
+/// The condition of a server in a word, and its style.
 pub(in crate::cli) fn condition(server: &Backend) -> (&'static str, Style) {
     match server {
         Backend { down: true, .. } => ("down", BAD),
@@ -126,16 +125,7 @@ pub(in crate::cli) fn condition(server: &Backend) -> (&'static str, Style) {
     }
 }
 
-/// What its breaker does.
-fn breaker(server: &Backend) -> (String, Style) {
-    match &server.breaker {
-        None => ("-".to_owned(), FAINT),
-        Some(state) => state_of_breaker(state, server.forced.as_deref()),
-    }
-}
-
-/// A breaker's state, and whether somebody wants it so.
-pub(super) fn state_of_breaker(state: &str, forced: Option<&str>) -> (String, Style) {
+fn breaker_state(state: &str, forced: Option<&str>) -> (String, Style) {
     let style = match state {
         "closed" => GOOD,
         "open" => BAD,
@@ -149,7 +139,7 @@ pub(super) fn state_of_breaker(state: &str, forced: Option<&str>) -> (String, St
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct BreakerArgs {
-    /// What the breaker is to be; auto: it judges for itself
+    /// The state to force the breaker into; auto lets it decide
     #[arg(value_enum, requires = "second")]
     state: Option<BreakerForce>,
     /// The upstream; with --location the server's name
@@ -158,133 +148,97 @@ pub(in crate::cli) struct BreakerArgs {
     /// The server's address; with --location the location
     #[arg(value_name = "SERVER")]
     second: Option<String>,
-    /// It is a location's breaker, not that of an upstream's server
+    /// A location's breaker instead of that of a server
     #[arg(long, requires = "second")]
     location: bool,
     #[command(flatten)]
-    ask: AdminArgs,
+    admin: AdminArgs,
 }
 
-impl ValueEnum for BreakerForce {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Open, Self::Closed, Self::Auto]
-    }
+macro_rules! value_enum {
+    ($($words:ty),*) => {
+        $(impl ValueEnum for $words {
+            fn value_variants<'a>() -> &'a [Self] {
+                Self::ALL
+            }
 
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(match self {
-            Self::Open => "open",
-            Self::Closed => "closed",
-            Self::Auto => "auto",
-        }))
-    }
+            fn to_possible_value(&self) -> Option<PossibleValue> {
+                Some(PossibleValue::new(self.as_str()))
+            }
+        })*
+    };
 }
+
+value_enum!(BreakerForce, DegradeMode);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DegradeArgs {
     /// The group
     #[arg(requires = "mode")]
     group: Option<String>,
-    /// Whether its locations answer without their backend; auto: when it fails
+    /// Whether its locations respond without their backend; auto: when it fails
     #[arg(value_enum)]
     mode: Option<DegradeMode>,
     #[command(flatten)]
-    ask: AdminArgs,
-}
-
-impl ValueEnum for DegradeMode {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::On, Self::Off, Self::Auto]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(match self {
-            Self::On => "on",
-            Self::Off => "off",
-            Self::Auto => "auto",
-        }))
-    }
+    admin: AdminArgs,
 }
 
 impl BreakerArgs {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        let (Some(state), Some(first), Some(second)) = (self.state, &self.first, &self.second)
+    pub(in crate::cli) fn run(self) -> anyhow::Result<()> {
+        let (Some(breaker), Some(first), Some(second)) = (self.state, self.first, self.second)
         else {
-            return self.list();
+            return list_breakers(&self.admin);
         };
-        if self.location {
-            let body = BreakerChange {
-                server: first.clone(),
-                location: second.clone(),
-                breaker: state,
+        if !self.location {
+            let body = BackendChange {
+                state: None,
+                breaker: Some(breaker),
             };
-            let call = ApiRequest::patch("/api/breakers", &body);
-            return self.ask.show(&call, |breaker: LocationBreaker, page| {
-                page.table(&locations(&[breaker]));
-                Ok(())
-            });
+            return change_and_show(&self.admin, &first, &second, &body);
         }
-        let wanted = BackendChange {
-            state: None,
-            breaker: Some(state),
+        let body = BreakerChange {
+            server: first,
+            location: second,
+            breaker,
         };
-        let call = change(first, second, &wanted);
-        self.ask.show(&call, |server: Backend, page| {
-            page.table(&table([(first.as_str(), &server)]));
-            Ok(())
-        })
-    }
-
-    /// Those of servers and those of locations; as JSON, the latter: the former are in the list of upstreams.
-    fn list(&self) -> anyhow::Result<()> {
-        self.ask.show(
-            &ApiRequest::get("/api/breakers"),
-            |breakers: Vec<LocationBreaker>, page| {
-                let upstreams: Vec<Upstream> = self
-                    .ask
-                    .reach
-                    .admin()?
-                    .ask(&ApiRequest::get("/api/upstreams"))?;
-                let servers: Vec<_> = upstreams
-                    .iter()
-                    .flat_map(|upstream| {
-                        upstream
-                            .servers
-                            .iter()
-                            .map(|server| (upstream.name.as_str(), server))
-                    })
-                    .filter(|(_, server)| server.breaker.is_some())
-                    .collect();
-                draw(&servers, &breakers, page);
-                Ok(())
-            },
-        )
+        let request = ApiRequest::with_body("PATCH", "/api/breakers", &body);
+        self.admin
+            .show(&request, |breaker: LocationBreaker, output| {
+                output.table(&locations(&[breaker]));
+            })
     }
 }
 
-fn draw(servers: &[(&str, &Backend)], breakers: &[LocationBreaker], page: &mut Output) {
+/// The breakers of servers and of locations; as JSON only the latter, because the list of upstreams has the former.
+fn list_breakers(admin: &AdminArgs) -> anyhow::Result<()> {
+    let request = ApiRequest::get("/api/breakers");
+    admin.show_with(&request, |admin, breakers: Vec<LocationBreaker>, output| {
+        let upstreams: Vec<Upstream> = admin.fetch(&ApiRequest::get("/api/upstreams"))?;
+        let servers = servers(&upstreams).filter(|(_, server)| server.breaker.is_some());
+        draw_breakers(&servers.collect::<Vec<_>>(), &breakers, output);
+        Ok(())
+    })
+}
+
+fn draw_breakers(servers: &[(&str, &Backend)], breakers: &[LocationBreaker], output: &mut Output) {
     if servers.is_empty() && breakers.is_empty() {
-        page.line("there are no circuit breakers in the configuration");
+        output.line("the configuration has no circuit breakers");
     }
     if !servers.is_empty() {
-        page.table(&table(servers.iter().copied()));
+        output.table(&table(servers.iter().copied()));
     }
     if !servers.is_empty() && !breakers.is_empty() {
-        page.line("");
+        output.line("");
     }
     if !breakers.is_empty() {
-        page.table(&locations(breakers));
+        output.table(&locations(breakers));
     }
 }
 
 fn locations(breakers: &[LocationBreaker]) -> TextTable {
-    let mut table = TextTable::new([
-        Column::Left("SERVER"),
-        Column::Left("LOCATION"),
-        Column::Left("BREAKER"),
-        Column::Right("OPENED"),
-    ]);
+    let mut table = TextTable::new("SERVER  LOCATION  BREAKER  >OPENED");
     for breaker in breakers {
-        let (state, style) = state_of_breaker(&breaker.state, breaker.forced.as_deref());
+        let (state, style) = breaker_state(&breaker.state, breaker.forced.as_deref());
         table.row([
             TableCell::from(&breaker.server).styled(STRONG),
             TableCell::from(&breaker.location),
@@ -296,31 +250,27 @@ fn locations(breakers: &[LocationBreaker]) -> TextTable {
 }
 
 impl DegradeArgs {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        let (Some(group), Some(mode)) = (&self.group, self.mode) else {
-            return self.ask.show(
-                &ApiRequest::get("/api/groups"),
-                |groups: Vec<DegradeGroup>, page| {
-                    if groups.is_empty() {
-                        page.line("there are no degrade groups in the configuration");
-                    } else {
-                        page.table(&groups_table(&groups));
-                    }
-                    Ok(())
-                },
-            );
-        };
-        let path = format!("/api/groups/{}", escape(group));
-        let call = ApiRequest::patch(path, &DegradeChange { mode });
-        self.ask.show(&call, |group: DegradeGroup, page| {
-            page.table(&groups_table(&[group]));
-            Ok(())
-        })
+    pub(in crate::cli) fn run(self) -> anyhow::Result<()> {
+        if let (Some(group), Some(mode)) = (&self.group, self.mode) {
+            let path = format!("/api/groups/{}", escape(group));
+            let request = ApiRequest::with_body("PATCH", path, &DegradeChange { mode });
+            return self.admin.show(&request, |group: DegradeGroup, output| {
+                output.table(&groups_table(&[group]));
+            });
+        }
+        let request = ApiRequest::get("/api/groups");
+        self.admin
+            .show(&request, |groups: Vec<DegradeGroup>, output| {
+                match groups.is_empty() {
+                    true => output.line("the configuration has no degrade groups"),
+                    false => output.table(&groups_table(&groups)),
+                }
+            })
     }
 }
 
 fn groups_table(groups: &[DegradeGroup]) -> TextTable {
-    let mut table = TextTable::new([Column::Left("GROUP"), Column::Left("MODE")]);
+    let mut table = TextTable::new("GROUP  MODE");
     for group in groups {
         table.row([
             TableCell::from(&group.name).styled(STRONG),
