@@ -1,6 +1,6 @@
 //! Host and path in the form that routing and keys use.
 //!
-//! Everybody who decides by host or path decides by these, so that `//api/%2e/x` and `/api/x`, `EXAMPLE.com.:80` and
+//! All decisions by host or path use these, so that `//api/%2e/x` and `/api/x`, `EXAMPLE.com.:80` and
 //! `example.com` cannot have different rules or different buckets. The rules are nginx's. An ordinary request is
 //! already in this form, and then nothing is copied: the head itself is looked at.
 
@@ -40,7 +40,7 @@ enum Host {
 /// Why a request's target or Host field cannot be understood. Each is answered with 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// More `..` than segments before them: somebody tries to leave the root.
+    /// More `..` than segments before them: the path would leave the root.
     #[error(
         "client sent invalid request (the path climbs above the root) while reading client request line"
     )]
@@ -63,7 +63,7 @@ pub enum Error {
         "client sent HTTP/1.1 request without \"Host\" header while reading client request headers"
     )]
     HostMissing,
-    /// Two fields: whoever reads the other one would be fooled.
+    /// Two fields: another server may read the other one.
     #[error("client sent duplicate host header while reading client request headers")]
     HostTwice,
     /// A `%` without two hexadecimal digits, or `%00`.
@@ -103,7 +103,7 @@ impl Target {
             return Err(Error::HostMissing);
         }
         let field = field.map(|(at, (_, value))| (at, value.as_bytes()));
-        // RFC 9112 lets the target win. Whoever sends both does not need that, unless to fool somebody.
+        // RFC 9112 lets the target win. Honest clients do not send two different hosts.
         if let (Some((_, field)), Some(authority)) = (field, authority)
             && !same_site(field, authority.as_str().as_bytes(), head.uri.scheme_str())
         {
@@ -309,7 +309,7 @@ fn is_normal(path: &[u8]) -> bool {
     true
 }
 
-/// Decodes first and resolves then, as nginx does: `%2e%2e%2f` is `../` to whoever reads it behind us.
+/// Decodes first and resolves then, as nginx does: `%2e%2e%2f` is `../` to the backend.
 fn normalise(path: &[u8]) -> Result<Vec<u8>, Error> {
     let mut normal = Vec::with_capacity(path.len());
     let mut bytes = path.iter();

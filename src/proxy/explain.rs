@@ -106,7 +106,7 @@ fn obstacles(location: &Location, record: &RequestRecord, now: Millis) -> Vec<St
         add("its method is not allowed");
     }
     if location.filters.degrade_mode() == DegradeMode::On {
-        add("its location is degraded: nobody is asked");
+        add("its location is degraded: no server is asked");
     }
     if !location.filters.admits(record.client()) {
         add("access is forbidden to this address");

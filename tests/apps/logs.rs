@@ -8,12 +8,12 @@ use regex::Regex;
 use crate::support::{Client, Nginx, Origin, Weir, eventually, get};
 
 const NGINX: &str = "limit_req_zone $server_name zone=one:1m rate=1r/m; limit_req_zone $server_name zone=slow:1m rate=10r/s;
-    upstream nobody { server 127.0.0.1:1; server 127.0.0.1:2; }
+    upstream closed { server 127.0.0.1:1; server 127.0.0.1:2; }
     server { listen LISTEN; server_name shop.test; client_max_body_size 10;
         location /limited { limit_req zone=one; proxy_pass http://ORIGIN; }
         location /delayed { limit_req zone=slow burst=5; proxy_pass http://ORIGIN/ok; }
         location /refused/ { proxy_pass http://127.0.0.1:1/there/; }
-        location /down { proxy_pass http://nobody; }
+        location /down { proxy_pass http://closed; }
         location /forbidden { deny all; proxy_pass http://ORIGIN; }
         location / { proxy_read_timeout 1s; proxy_pass http://ORIGIN; }
     }";
@@ -21,7 +21,7 @@ const NGINX: &str = "limit_req_zone $server_name zone=one:1m rate=1r/m; limit_re
 const WEIR: &str = "limit_req_zones:
   one: { key: $server_name, size: 1m, rate: 1r/m }
   slow: { key: $server_name, size: 1m, rate: 10r/s }
-upstreams: { nobody: { servers: ['127.0.0.1:1', '127.0.0.1:2'] } }
+upstreams: { closed: { servers: ['127.0.0.1:1', '127.0.0.1:2'] } }
 log: { access: off }
 servers:
 - listen: LISTEN
@@ -33,7 +33,7 @@ servers:
   - { path: /limited, limit_req: { zone: one } }
   - { path: /delayed, limit_req: { zone: slow, burst: 5 }, proxy_pass: 'http://ORIGIN/ok' }
   - { path: /refused/, proxy_pass: 'http://127.0.0.1:1/there/' }
-  - { path: /down, proxy_pass: 'http://nobody' }
+  - { path: /down, proxy_pass: 'http://closed' }
   - { path: /forbidden, deny: all }
 ";
 

@@ -23,7 +23,7 @@ fn accepted(weir: &Weir) -> f64 {
 }
 
 /// The one that looked whether weir was up has to have come and gone first.
-fn until_nobody_is_connected(weir: &Weir) {
+fn until_no_client_is_connected(weir: &Weir) {
     eventually("no client is connected", || {
         accepted(weir) > 0.0 && metric(weir, "weir_connections_active") == 0
     });
@@ -37,7 +37,7 @@ max_connections_per_address: 3
 servers: [{ listen: LISTEN, return: 204 }]
 ",
     );
-    until_nobody_is_connected(&weir);
+    until_no_client_is_connected(&weir);
     let began = Instant::now();
     let mut kept: Vec<_> = (0..3).map(|_| Client::connect(weir.address())).collect();
     assert!(kept.iter_mut().all(opened));
@@ -72,7 +72,7 @@ workers: 2
 servers: [{ listen: LISTEN, proxy_pass: 'http://ORIGIN' }]
 ",
     );
-    until_nobody_is_connected(&weir);
+    until_no_client_is_connected(&weir);
     let busy = origin.hold("g", || {
         let client = Client::connect(weir.address());
         client.get("/hold?gate=g");
@@ -106,7 +106,7 @@ max_connections: 3
 servers: [{ listen: LISTEN, proxy_pass: 'http://ORIGIN' }]
 ",
     );
-    until_nobody_is_connected(&weir);
+    until_no_client_is_connected(&weir);
     let mut busy: Vec<_> = (0..3)
         .map(|_| {
             origin.hold("g", || {

@@ -75,7 +75,7 @@ fn lines(header: &str, random: &mut fastrand::Rng) -> String {
         "[2001:4860::7]",
         "2001:db8::1",
         "[2001:DB8::0:1]:5",
-        "nobody",
+        "unknown",
         "unix:",
         "1.2.3",
         "3.3.3.3:99999",

@@ -76,9 +76,9 @@ fn a_listener_that_cannot_be_opened_changes_nothing() {
         (
             answering("two").replace(
                 "- { path: /,",
-                "- { path: /far, proxy_pass: 'http://nobody.invalid' }\n  - { path: /,",
+                "- { path: /far, proxy_pass: 'http://missing.invalid' }\n  - { path: /,",
             ),
-            "nobody.invalid",
+            "missing.invalid",
         ),
     ] {
         let said = weir.reload_refused(&wrong);

@@ -281,11 +281,11 @@ fn a_backend_may_request_a_client_certificate() {
         &backend,
         "    proxy_ssl_trusted_certificate: CERTS/ca.pem
     locations:
-      - { path: /nobody, proxy_pass: \"https://127.0.0.1:BACK\" }
+      - { path: /nameless, proxy_pass: \"https://127.0.0.1:BACK\" }
       - { path: /known, proxy_pass: \"https://127.0.0.1:BACK\", proxy_ssl_certificate: CERTS/own.pem, proxy_ssl_certificate_key: CERTS/own.key }
 ",
     );
-    assert_eq!(get(weir.address(), "/nobody").status, 400);
+    assert_eq!(get(weir.address(), "/nameless").status, 400);
     assert!(parts(&weir, "/known")[4].contains("CN=weir.example"));
 }
 

@@ -1,5 +1,5 @@
 -- A level that rises with every request and falls with time: the same arithmetic as `src/algorithm/quantities.rs`.
--- Kept as height, moment of the last charge, and units in a request: whoever changes a rate changes the unit.
+-- Kept as height, moment of the last charge, and units in a request: a change of the rate changes the unit.
 local function level_kept(key, unit)
   local was = kept(key, 3)
   if not was[1] then return 0, now end

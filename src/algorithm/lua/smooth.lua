@@ -9,7 +9,7 @@ local function reserve_at(state, most)
 end
 
 -- `of`: what it takes to spend so much of what is saved; `takes`: how much passes a key in so much time; `full`: whether
--- a key that nobody knows has saved all it can.
+-- an unknown key has saved all it can.
 local function reserve(of, takes, full)
   local way = { one = function(numbers) return numbers[3] end }
   way.load = function(key, numbers)

@@ -70,7 +70,7 @@ fn the_excess_waits_in_line_instead_of_being_refused() {
     assert_eq!(delay(&limits, 1_000), 3_000);
     let counts = limits.requests[0].zone.store.counts();
     assert_eq!((counts.pass, counts.delay, counts.refuse), (2, 4, 1));
-    // Everybody has had his turn.
+    // All requests have had their turn.
     assert!(matches!(ask(&limits, 5_000).0, Admission::Pass));
 }
 

@@ -58,7 +58,7 @@ fn a_second_process_on_the_same_address_gets_an_error() {
 
 #[test]
 fn a_wildcard_of_each_kind_and_one_address_share_a_port() {
-    // A port that is free on one address may be somebody's on another: then the next is tried.
+    // A port that is free on one address may be taken on another: then the next is tried.
     let bound = (0..50)
         .find_map(|_| {
             let free = port(&bind(&loopback(0), 1).unwrap()[0]);

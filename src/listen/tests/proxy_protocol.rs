@@ -141,7 +141,7 @@ fn what_is_no_header_is_refused_at_once() {
     ));
 }
 
-/// Whoever sends a checksum wants it looked at; the sums here were computed elsewhere.
+/// A checksum that was sent is verified; the sums here were computed by another program.
 #[test]
 fn a_checksum_has_to_be_right() {
     let summed = |command, family, body: &[u8], sum: [u8; 4]| {
@@ -251,7 +251,7 @@ async fn an_early_end_is_no_header() {
     assert!(matches!(read, Err(ProxyReadError::Broken(_))), "{read:?}");
 }
 
-/// How much of these bytes somebody reads who asks for no more than the parser wants.
+/// How many of these bytes are read by a reader that asks only for what the parser wants.
 fn stepwise(bytes: &[u8]) -> usize {
     let mut read = 0;
     while let Ok(ParseOutcome::Part { wanted }) = parse(&bytes[..read]) {

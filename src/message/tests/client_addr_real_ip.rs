@@ -65,7 +65,7 @@ fn x_forwarded_for_is_read_from_the_right() {
             "10.0.0.2",
             "2.2.2.2",
         ),
-        (&["1.1.1.1, nobody, 10.0.0.1"], "10.0.0.1", "10.0.0.1"),
+        (&["1.1.1.1, unknown, 10.0.0.1"], "10.0.0.1", "10.0.0.1"),
         (&["1.1.1.1", "", "10.0.0.1"], "10.0.0.1", "10.0.0.1"),
         // The lower line is the one that the nearer proxy wrote.
         (&["6.6.6.6", "1.1.1.1"], "1.1.1.1", "1.1.1.1"),
@@ -75,7 +75,7 @@ fn x_forwarded_for_is_read_from_the_right() {
             "10.0.0.1",
             "1.1.1.1",
         ),
-        (&["nobody"], PEER, PEER),
+        (&["unknown"], PEER, PEER),
         (&[""], PEER, PEER),
         (&[","], PEER, PEER),
         (&[",1.1.1.1"], PEER, PEER),
@@ -197,7 +197,7 @@ fn a_proxy_header_is_believed_only_where_it_is_asked_for() {
 }
 
 #[test]
-fn nobody_else_is_believed() {
+fn unknown_else_is_believed() {
     let mut rule = rule(RealIpHeader::XForwardedFor, true);
     rule.from = vec![
         ClientMatch::Unix,

@@ -145,7 +145,7 @@ fn a_file_that_cannot_be_reopened_stays() {
     assert_eq!(read(&moved.join("access.log")), "still here\n");
 }
 
-/// A pipe that nobody reads blocks its writer once it is full. Whoever logs goes on.
+/// A pipe without a reader blocks its writer once it is full. Logging does not wait for it.
 #[test]
 fn a_full_buffer_drops_and_counts_and_nobody_waits() {
     let (mut reader, pipe) = io::pipe().unwrap();
@@ -177,7 +177,7 @@ fn a_stuck_log_does_not_hold_up_the_others_or_the_end() {
     let writer = LogWriter::default();
     let other = file_log(&writer, &path);
     let stuck = log_into(&writer, pipe, BOUND);
-    stuck.push("a line nobody reads\n".repeat(50_000).as_bytes());
+    stuck.push("a line that is never read\n".repeat(50_000).as_bytes());
     other.push(b"last words\n");
     assert!(!writer.flush_and_stop(Duration::from_secs(2)));
     assert_eq!(read(&path), "last words\n");

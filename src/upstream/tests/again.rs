@@ -7,7 +7,7 @@ use crate::upstream::breaker::tests::plan as breaker;
 
 const BUSY: &str = "HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy";
 
-/// Longer than anybody waits: a part of it, drawn by lot, is longer than a second, but for one lot in 30 million.
+/// Longer than any test waits: a part of it, drawn by lot, is longer than a second, but for one lot in 30 million.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A way to these origins, six times in all with a part of `pause` between two rounds.
@@ -110,7 +110,7 @@ async fn where_all_breakers_are_open_nobody_waits() {
         ..breaker()
     });
     let mut road = road(&plan);
-    // They open with what is answered, and nobody is left to ask again.
+    // The responses open both breakers, and no server is left for another attempt.
     assert_eq!(road.get_text().await, "busy");
     assert_eq!(road.statuses(), [503; 2]);
     for backend in road.upstream.backends() {
@@ -119,7 +119,7 @@ async fn where_all_breakers_are_open_nobody_waits() {
     tokio::time::pause();
     let before = road.clock.now();
     let Err(Error::Unavailable { retry_after }) = road.get().await else {
-        panic!("somebody was asked");
+        panic!("a server was asked");
     };
     assert_eq!(retry_after, breaker::TURNED_OFF);
     assert_eq!(road.clock.now(), before);

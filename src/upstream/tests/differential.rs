@@ -66,7 +66,7 @@ async fn play(mut origin: DuplexStream, pieces: Vec<Vec<u8>>) {
         head.push(origin.read_u8().await.unwrap());
     }
     for piece in pieces {
-        // Nobody may be listening any more.
+        // The receiver may be gone.
         drop(origin.write_all(&piece).await);
         for _ in 0..4 {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Answers as servers send them, and as nobody should.
+//! DNS responses as servers send them, and malformed ones.
 
 use proptest::prelude::*;
 

@@ -202,7 +202,7 @@ async fn a_refused_stream_is_sent_again_even_with_a_body() {
     let mut road = backend.road();
     let (upload, mut client) = upload("content-length: 5", "").await;
     let outgoing = streamed_with(Method::POST, upload);
-    // The body comes once somebody wants it a second time.
+    // The body arrives with the second poll.
     let requests = Arc::clone(&backend.requests);
     tokio::spawn(async move {
         while requests.load(Ordering::Relaxed) < 2 {
@@ -332,7 +332,7 @@ async fn a_call_whose_deadline_passes_ends_with_a_status() {
     assert_eq!(whole.trailers().unwrap()["grpc-status"], "4");
 }
 
-/// Frames that nobody answers: the other machine is gone, its kernel with it.
+/// Frames without a reply: the other machine is gone, its kernel with it.
 #[tokio::test(start_paused = true)]
 async fn a_dead_connection_is_noticed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

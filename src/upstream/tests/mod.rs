@@ -191,5 +191,5 @@ fn record() -> RequestRecord {
 /// An answer that is read with its head.
 const SHORT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// One whose body is read when somebody asks for it.
+/// A request whose body is read on demand.
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";

@@ -104,7 +104,7 @@ async fn what_is_under_way_at_one_who_goes_is_finished_and_then_it_is_forgotten(
     assert!(leaving.has(UnavailableReason::Draining) && leaving.active() == 1);
     assert_eq!(road.get_text().await, "ok");
     assert_eq!(text(answer).await.unwrap(), "1234");
-    // Its connection is not kept, and it is shown to nobody.
+    // Its connection is not kept, and it is not listed.
     old.until_closed(1).await;
     assert!(backend(&road, &old).is_none());
     assert_eq!((old.connections(), new.heads().len()), (1, 1));
@@ -129,7 +129,7 @@ async fn one_in_the_place_of_another_uses_none_of_its_connections() {
     let mut road = road(&[&old], plan::Balance::RoundRobin);
     road.get_text().await;
     settle(&road, &[&new]);
-    // At once: nobody has had the time to close any.
+    // At once: no connection can have been closed yet.
     road.get_text().await;
     assert_eq!((old.heads().len(), new.heads().len()), (1, 1));
 }

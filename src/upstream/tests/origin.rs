@@ -66,7 +66,7 @@ impl Origin {
         .await
     }
 
-    /// Nobody listens there.
+    /// No server listens there.
     pub(super) async fn absent() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self {

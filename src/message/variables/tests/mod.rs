@@ -372,7 +372,7 @@ fn a_geo_takes_the_address_or_reads_it() {
         (" ::ffff:192.0.2.1", "near"),
         ("192.0.3.0", "default"),
         ("::1", "default"),
-        ("nobody", "default"),
+        ("unlisted", "default"),
     ] {
         let found = mapped(vec![map(http("x-real-ip"), geo())], &[("x-real-ip", claim)]);
         assert_eq!(found, value, "{claim}");

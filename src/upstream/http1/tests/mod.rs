@@ -77,7 +77,7 @@ fn chunks_from_http_1_0_are_read() {
     assert!(matches!(head.framing, BodyFraming::Chunked(_)));
 }
 
-/// Whoever reads it after us may not know that it was asked with HEAD.
+/// The next reader may not know that the request was a HEAD.
 #[test]
 fn an_answer_without_a_body_is_held_to_the_same() {
     for status in ["200 OK", "204 No Content", "304 Not Modified"] {
