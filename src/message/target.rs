@@ -20,7 +20,7 @@ use crate::text::{hex_byte, percent_encode};
 #[derive(Debug, Default)]
 pub struct Target {
     host: Host,
-    // `None`: as it stands in the head.
+    // `None`: as it stands in the request.
     path: Option<Box<[u8]>>,
 }
 
@@ -28,16 +28,16 @@ pub struct Target {
 enum Host {
     #[default]
     Absent,
-    /// So many bytes from the start of what the head says: port and last dot are all that may follow.
+    /// So many bytes from the start of the request's host: port and last dot are all that may follow.
     InHead {
         length: usize,
-        /// The place of the field among all, where the target does not say it.
+        /// The place of the field among all, where the target does not have it.
         field: usize,
     },
     Lowered(Box<[u8]>),
 }
 
-/// Why a request's target or Host field cannot be understood. Each is answered with 400.
+/// Why a request's target or Host field is refused, each with 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// More `..` than segments before them: the path would leave the root.
@@ -79,11 +79,11 @@ pub enum Error {
 }
 
 impl Target {
-    /// Reads host and path out of a request's head.
+    /// Reads host and path of a request.
     ///
     /// # Errors
     ///
-    /// When the head leaves room for doubt about either.
+    /// When either is ambiguous.
     pub fn parse(head: &Parts) -> Result<Self, Error> {
         check_form(head)?;
         // Mostly the first of few: looking at the names is cheaper than looking one up, and tells where it is.
@@ -122,7 +122,6 @@ impl Target {
     }
 
     /// The host: lower case, no port, no last dot, IPv6 in brackets; empty where the request names none.
-    #[must_use]
     pub fn host<'a>(&'a self, head: &'a Parts) -> &'a [u8] {
         match &self.host {
             Host::Absent => b"",
@@ -149,7 +148,6 @@ impl Target {
     }
 
     /// The path: decoded, without `//`, `.` and `..`; always begins with a slash.
-    #[must_use]
     pub fn path<'a>(&'a self, head: &'a Parts) -> &'a [u8] {
         if let Some(path) = &self.path {
             return path;
@@ -159,11 +157,6 @@ impl Target {
             "" | "*" => b"/",
             path => path.as_bytes(),
         }
-    }
-
-    /// Whether the path had to be changed, so that it has to be encoded again before it can be sent.
-    pub(super) fn is_rewritten(&self) -> bool {
-        self.path.is_some()
     }
 }
 
@@ -180,7 +173,6 @@ fn same_site(one: &[u8], other: &[u8], scheme: Option<&str>) -> bool {
 
 /// Encodes a decoded path, byte for byte where nginx does (` `, `%`, `?`, `#`, what is not allowed in a target, and all
 /// that is not ASCII).
-#[must_use]
 pub fn encode_path(path: &[u8]) -> String {
     let mut text = Vec::with_capacity(path.len() + path.len() / 4);
     push_encoded(path, &mut text);
@@ -189,11 +181,8 @@ pub fn encode_path(path: &[u8]) -> String {
 
 /// Appends what [`encode_path`] gives.
 pub fn push_encoded(path: &[u8], text: &mut Vec<u8>) {
-    percent_encode(path, |byte| !must_escape(byte), text);
-}
-
-fn must_escape(byte: u8) -> bool {
-    !byte.is_ascii_graphic() || b"\"#%<>?\\^`{|}".contains(&byte)
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"#%<>?\\^`{|}".contains(&byte);
+    percent_encode(path, is_plain, text);
 }
 
 fn check_form(head: &Parts) -> Result<(), Error> {
@@ -271,27 +260,22 @@ fn read_name(bytes: &[u8]) -> Result<(usize, bool), Error> {
     Ok((bytes.len(), seen & CAPITAL != 0))
 }
 
-/// What RFC 3986 allows in a name. No `@`: who is asked for must not depend on whether a reader knows userinfo.
+/// What RFC 3986 allows in a name. No `@`: the host must not depend on whether a reader knows userinfo.
 const HOST_BYTES: [u8; 256] = {
-    let mut allowed = [0; 256];
-    let mut byte = 0;
+    let mut kinds = [0; 256];
+    let mut byte: u8 = 0;
     while byte < 128 {
-        if (byte as u8).is_ascii_alphanumeric() {
-            allowed[byte] = ALLOWED;
-        }
-        if (byte as u8).is_ascii_uppercase() {
-            allowed[byte] = CAPITAL;
-        }
+        kinds[byte as usize] = match byte {
+            b'A'..=b'Z' => CAPITAL,
+            b'a'..=b'z' | b'0'..=b'9' => ALLOWED,
+            b'-' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\'' => ALLOWED,
+            b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' => ALLOWED,
+            b'.' => DOT,
+            _ => 0,
+        };
         byte += 1;
     }
-    let marks = b"-_~%!$&'()*+,;=";
-    let mut mark = 0;
-    while mark < marks.len() {
-        allowed[marks[mark] as usize] = ALLOWED;
-        mark += 1;
-    }
-    allowed[b'.' as usize] = DOT;
-    allowed
+    kinds
 };
 
 const ALLOWED: u8 = 1;
@@ -348,7 +332,6 @@ fn resolve_last(path: &mut Vec<u8>) -> Result<(), Error> {
 }
 
 /// The target that is sent upstream, as it is written there.
-#[must_use]
 pub fn target_sent(head: &Parts, target: &Target, proxy_pass: &ProxyPass) -> Vec<u8> {
     let mut out = Vec::new();
     write_target(head, target, proxy_pass, &mut out);
@@ -371,7 +354,7 @@ pub fn write_target(head: &Parts, target: &Target, proxy_pass: &ProxyPass, out: 
     out.extend_from_slice(uri.as_bytes());
     let path = target.path(head);
     let rest = path.get(proxy_pass.replaces..).unwrap_or_default();
-    if target.is_rewritten() {
+    if target.path.is_some() {
         push_encoded(rest, out);
     } else {
         // It was never decoded, so what the client did not escape needs no escaping.
