@@ -148,7 +148,7 @@ impl ConnectionPermit {
                 return Poll::Pending;
             }
             if self.client.idle_since().is_some() {
-                COUNTERS.evict();
+                COUNTERS.evict_connection();
                 return Poll::Ready(None);
             }
             // It is busy after all.

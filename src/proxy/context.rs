@@ -37,7 +37,7 @@ pub struct RequestResources {
 impl RequestResources {
     /// Logs a request that is over.
     fn log(&self, record: &mut RequestRecord, clock: &Clock) {
-        COUNTERS.answer(record.status);
+        COUNTERS.finish_request(record.status);
         // Without either the end of a request needs no time.
         if self.access_log.is_none() && self.tracer.is_none() {
             return;

@@ -75,7 +75,7 @@ impl Counters {
     }
 
     /// Counts a finished request; `None` where it had no response.
-    pub fn answer(&self, status: Option<StatusCode>) {
+    pub fn finish_request(&self, status: Option<StatusCode>) {
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100));
         // Statuses of unknown classes count as no response.
         count(&self.cells.mine().requests[if class < STATUSES.len() { class } else { 0 }]);
@@ -87,7 +87,7 @@ impl Counters {
     }
 
     /// Counts an idle connection that was closed to make room for another.
-    pub fn evict(&self) {
+    pub fn evict_connection(&self) {
         count(&self.cells.mine().evicted);
     }
 
@@ -541,9 +541,9 @@ mod tests {
     fn requests_are_counted_by_the_class_of_their_status() {
         let counters = Counters::new();
         for status in [200, 204, 429, 999] {
-            counters.answer(StatusCode::from_u16(status).ok());
+            counters.finish_request(StatusCode::from_u16(status).ok());
         }
-        counters.answer(None);
+        counters.finish_request(None);
         let mut page = Exposition::new();
         counters.describe(&mut page);
         let text = page.finish();

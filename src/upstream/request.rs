@@ -198,7 +198,7 @@ fn write_headers(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl 
     let trace = record.trace.as_deref();
     let max_forwards = max_forwards(&record.head);
     for (name, value) in headers {
-        let stays = belongs_to_connection(name)
+        let dropped = belongs_to_connection(name)
             || is_rebuilt(name)
             || sets(proxy_pass, name)
             || options.as_ref().is_some_and(|options| options.list(name))
@@ -206,7 +206,7 @@ fn write_headers(record: &RequestRecord, proxy_pass: &ProxyPass, out: &mut impl 
             || (!trusted && describes_client(name))
             || trace.is_some_and(|trace| trace.replaces(name))
             || (max_forwards != MaxForwards::Any && *name == header::MAX_FORWARDS);
-        if !stays {
+        if !dropped {
             out.field(name, value);
         }
     }
