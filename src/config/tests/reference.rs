@@ -122,7 +122,9 @@ struct DocRow {
     page: String,
     section: String,
     keys: Vec<String>,
+    /// The second cell; a default, where the table's second column is called so.
     default: String,
+    says_default: bool,
 }
 
 /// The texts between backticks.
@@ -139,6 +141,7 @@ fn doc_rows() -> Vec<DocRow> {
         }
         let page = path.file_stem().unwrap().to_string_lossy().into_owned();
         let mut section = String::new();
+        let mut says_default = false;
         for line in std::fs::read_to_string(&path).unwrap().lines() {
             if line.starts_with('#') {
                 section = line.trim_start_matches(['#', ' ']).to_owned();
@@ -147,6 +150,11 @@ fn doc_rows() -> Vec<DocRow> {
             let (Some(keys), Some(default)) = (cells.next(), cells.next()) else {
                 continue;
             };
+            if keys.starts_with(" key") {
+                says_default = default.trim() == "default";
+            } else if !keys.contains('`') && !keys.contains("---") {
+                says_default = false;
+            }
             rows.push(DocRow {
                 page: page.clone(),
                 section: section.clone(),
@@ -155,6 +163,7 @@ fn doc_rows() -> Vec<DocRow> {
                     .map(|key| key.trim_end_matches("[]").to_owned())
                     .collect(),
                 default: default.trim().to_owned(),
+                says_default,
             });
         }
     }
@@ -230,6 +239,55 @@ fn reference_knows_every_key_of_the_schema() {
         "no row in docs/ with the same default:\n{}",
         missing.join("\n")
     );
+}
+
+/// A page may repeat the row of a setting. Words in place of a value, such as *as above*, are not compared, and keys of
+/// the same name in another record, such as `keepalive_timeout` of an upstream, are others.
+#[test]
+fn reference_has_one_default_for_a_setting_on_every_page() {
+    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    let rows = doc_rows();
+    let is_other = |row: &DocRow, key: &str| {
+        SECTIONS.iter().any(|(record, page, section)| {
+            !["Config", "Server", "Location"].contains(record)
+                && (row.page == *page && row.section == *section)
+                && schema["$defs"][record]["properties"].get(key).is_some()
+        })
+    };
+    let given = |row: &&DocRow| row.says_default && row.default.starts_with('`');
+    let mut wrong = Vec::new();
+    for setting in REFERENCE.iter().flat_map(|(_, _, rows)| *rows) {
+        for row in rows.iter().filter(given) {
+            if row.keys[..] == [setting.key]
+                && !row.is_about(setting.key, setting.default)
+                && !is_other(row, setting.key)
+            {
+                wrong.push(format!("{}.md: {} {}", row.page, setting.key, row.default));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not the default:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn reference_for_nginx_users_denies_no_setting_that_exists() {
+    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    let levels = [
+        &schema,
+        &schema["$defs"]["Server"],
+        &schema["$defs"]["Location"],
+    ];
+    let mut denied = doc_rows();
+    denied.retain(|row| row.page == "migrating-from-nginx" && row.default == "no");
+    assert!(denied.len() > 10, "only {} rows", denied.len());
+    let keys = denied.iter().flat_map(|row| &row.keys);
+    let exists = |key: &&String| {
+        levels
+            .iter()
+            .any(|level| level["properties"].get(key).is_some())
+    };
+    let wrong: Vec<_> = keys.filter(exists).collect();
+    assert!(wrong.is_empty(), "docs/migrating-from-nginx.md: {wrong:?}");
 }
 
 #[test]
