@@ -63,13 +63,13 @@ impl SharedStore {
         );
     }
 
-    /// Gives back the places that requests of this thread let go of, charges what they turned out to cost, waits for answers
-    /// that they did not wait for, and speaks for places that are held for long; for as long as it is polled.
+    /// Releases the slots of finished requests of this thread, sends their deferred charges, waits for replies that came too
+    /// late for them, and renews slots that are held for long; for as long as it is polled.
     pub async fn follow_up(self: Arc<Self>, clock: Clock) {
         let pending = connection::pending(self.handle.id);
         let mut beat = tokio::time::interval(SLOTS_INTERVAL);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // What is said is not waited for: what comes next would wait for what came before.
+        // Updates are not awaited one by one: the next would wait for the one before.
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
@@ -135,7 +135,7 @@ impl SharedStore {
         }
     }
 
-    /// Tells the others that this gateway is gone.
+    /// Gives everything back and signs this gateway off.
     pub async fn leave(&self, clock: &Clock) {
         let leaving = async {
             let mut connection = self.handle.connector.connect().await?;
@@ -220,7 +220,7 @@ impl SharedStore {
             Some(mut connection) => timed(PROBE_TIMEOUT, connection.send(&redis::cmd("PING")))
                 .await
                 .is_ok(),
-            // Whoever lost it has said so.
+            // The code that lost it has notified this task.
             None => true,
         }
     }
@@ -255,8 +255,8 @@ const CONNECTED: Duration = Duration::from_secs(2);
 /// How long a server may take over a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long leaving may take, all in: a new connection, over TLS perhaps, and everything that is given back. Whoever goes
-/// in a hurry leaves behind what others could have had.
+/// How long signing off may take, all in: a new connection, over TLS perhaps, and everything that is given back. What a
+/// gateway does not give back is lost to the others for a while.
 const SIGN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often a gateway reports.

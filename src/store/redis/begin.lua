@@ -11,7 +11,7 @@ end
 local found, out_until = false, {}
 
 -- The numbers kept under a key, any number of them unless it is said how many; none for one that is not known, or that
--- somebody else has written. A penalty stands behind them, so that a key is one place whatever is known of it.
+-- another program has written. A penalty stands behind them, so that a key is one place whatever is known of it.
 local function kept(key, count)
   local numbers, text = {}, redis.call('GET', key) or ''
   local before, ends = string.match(text, '^(.-) ?p(%d+)$')

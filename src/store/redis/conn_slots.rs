@@ -1,18 +1,14 @@
-//! Places of a `limit_conn` that gateways share.
+//! The slots of a `limit_conn` that gateways share.
 //!
-//! A key is a sorted set of the places that are taken, each with the moment at which it is taken for lost. A gateway
-//! speaks for its own before that; a place that nobody speaks for any more, because a gateway died or its word was
-//! lost on the way, is free after [`LEASE`]. Every place has a name, so all that is said of one may be said twice: no
-//! answer has to be known for sure, and nothing that goes wrong is wrong for longer than that.
+//! A key is a sorted set of the slots that are taken, each with the moment at which it expires. A gateway renews its own
+//! before that; a slot that no gateway renews, because its gateway died or an update was lost, is free after [`LEASE`].
+//! Every slot has a unique name, so each update may be sent twice: no reply has to be known for sure, and no error lasts
+//! longer than that.
 //!
-//! What is said of places beside the requests: that they are given back, and that they are still held.
-//!
-//! Which places this gateway holds at a store, and which it has given back.
-//!
-//! Those of this gateway who wait for a place at a store, one line for each key.
-//!
-//! A store does not call anybody. So the first in line asks again, at once when a place of this gateway was given
-//! back and after a moment in any case: another gateway may have given one. The others wait until they are first.
+//! [`SlotLedger`] holds the slots of this gateway, and those whose release the store may not know of. [`SlotQueues`] holds the
+//! requests of this gateway that wait for a slot, one queue for each key. A store cannot notify gateways, so the first request of a
+//! queue asks again: at once when this gateway has released a slot, and after a moment in any case, as another gateway
+//! may have released one. The others wait until they are first.
 
 #[cfg(test)]
 #[path = "tests/conn_slots.rs"]
@@ -34,7 +30,7 @@ use super::handle::{StoreDown, StoreHandle};
 use super::script::{self, CLOCK, LuaScript};
 use crate::clock::Millis;
 
-/// The places of a store as this gateway knows them.
+/// The slots of a store as this gateway knows them.
 #[derive(Debug)]
 pub struct SharedSlots {
     store: Arc<StoreHandle>,
@@ -42,7 +38,7 @@ pub struct SharedSlots {
     queues: SlotQueues,
 }
 
-/// What one request needs at one store: a place in each of these.
+/// What one request needs at one store: a slot in each of these sets.
 #[derive(Debug, Default)]
 pub struct SlotClaim {
     wants: Vec<SlotWant>,
@@ -50,22 +46,22 @@ pub struct SlotClaim {
 
 #[derive(Debug)]
 struct SlotWant {
-    /// What the set is called.
+    /// The name of the set.
     name: Arc<[u8]>,
     limit: u32,
 }
 
-/// The places of one request at one store, given back when dropped.
+/// The slots of one request at one store, released when dropped.
 // Not `Clone`: the first of two to go would give them back.
 #[derive(Debug)]
-#[must_use = "places that are not held are given back"]
+#[must_use = "slots that are not held are released"]
 pub struct SharedSlotGuard {
     slots: Arc<SharedSlots>,
     id: u64,
 }
 
 impl SlotClaim {
-    /// Adds a place for a key of a zone, of which there may be `limit`, in a store with this prefix.
+    /// Adds a slot for a key of a zone, of which there may be `limit`, in a store with this prefix.
     pub fn add(&mut self, prefix: &str, zone: &str, key: &[u8], limit: u32) {
         let mut name = Vec::with_capacity(64);
         script::append(&mut name, prefix, zone, key);
@@ -85,17 +81,17 @@ impl SharedSlots {
         }
     }
 
-    /// Takes all places of a claim, or says which of them is not to be had.
+    /// Takes all slots of a claim, or returns the index of the one that is full.
     ///
     /// # Errors
-    /// When no answer comes in time, or none can.
+    /// When no reply comes in time, or none can.
     pub async fn take(
         self: &Arc<Self>,
         claim: &Arc<SlotClaim>,
         now: Millis,
     ) -> Result<Result<SharedSlotGuard, usize>, StoreDown> {
         let mut connection = self.store.connection()?;
-        // From here on it is given back, whatever becomes of the question and of who asks.
+        // From here on it is released, whatever becomes of the query and the request.
         let lease = self.hold(claim, now);
         let asking = self.query(claim, lease.id, &mut connection);
         self.store.asked.fetch_add(1, Ordering::Relaxed);
@@ -117,18 +113,18 @@ impl SharedSlots {
         )
     }
 
-    /// Holds places that were taken without asking, while the store was away; it hears of them when it is back.
+    /// Holds slots that were taken without the store while it was away; it learns of them when it is back.
     pub fn hold_anyway(self: &Arc<Self>, claim: &Arc<SlotClaim>) -> SharedSlotGuard {
         self.hold(claim, Millis(0))
     }
 
-    /// How many requests of this gateway hold places in it.
+    /// How many requests of this gateway hold slots in it.
     #[must_use]
     pub fn held(&self) -> usize {
         self.ledger.lock().held()
     }
 
-    /// What one of so many gateways holds a key to while it counts alone.
+    /// The part of a limit that this gateway enforces while it counts alone.
     #[must_use]
     pub fn share_of(&self, limit: u32) -> u32 {
         (limit / self.store.fleet.size().max(1)).max(1)
@@ -140,7 +136,7 @@ impl SharedSlots {
         SharedSlotGuard { slots, id }
     }
 
-    /// Asks where the sets are: at one server for all at once, in a cluster one by one.
+    /// Queries the servers of the sets: one server for all at once, a cluster one by one.
     async fn query(
         &self,
         claim: &SlotClaim,
@@ -158,11 +154,11 @@ impl SharedSlots {
                 for want in together {
                     command.arg(&*want.name);
                 }
-                command.arg(millis(LEASE)).arg(self.place(id));
+                command.arg(millis(LEASE)).arg(self.slot_name(id));
                 for (want, gone) in together.iter().zip(&gone) {
                     command.arg(want.limit).arg(gone.len());
                     for id in gone {
-                        command.arg(self.place(*id));
+                        command.arg(self.slot_name(*id));
                     }
                 }
             };
@@ -182,34 +178,34 @@ impl SharedSlots {
         Ok(None)
     }
 
-    /// What a place of this gateway is called.
-    fn place(&self, id: u64) -> String {
+    /// The name of a slot of this gateway.
+    fn slot_name(&self, id: u64) -> String {
         format!("{}:{id:x}", self.store.gateway)
     }
 
-    /// Says which places were given back.
-    pub(super) fn release(self: &Arc<Self>, now: Millis, saying: &mut JoinSet<()>) {
+    /// Sends which slots were released.
+    pub(super) fn release(self: &Arc<Self>, now: Millis, tasks: &mut JoinSet<()>) {
         let given = self.ledger.lock().given();
-        self.say(SlotUpdate::GivenBack, given, now, saying);
+        self.send_updates(SlotUpdate::Release, given, now, tasks);
     }
 
-    /// Speaks for those that are held and were not spoken of for long, or, to a store that may have forgotten them, for all.
-    pub(super) fn renew(self: &Arc<Self>, now: Millis, saying: &mut JoinSet<()>) {
+    /// Renews the slots that were not renewed for long, or, at a store that may have forgotten them, all.
+    pub(super) fn renew(self: &Arc<Self>, now: Millis, tasks: &mut JoinSet<()>) {
         let mut ledger = self.ledger.lock();
         if !ledger.is_time(now, self.store.epoch()) {
             return;
         }
         let due = ledger.due(now, RENEW);
         drop(ledger);
-        self.say(SlotUpdate::Held, due, now, saying);
+        self.send_updates(SlotUpdate::Renew, due, now, tasks);
     }
 
-    /// Gives everything back, for a gateway that is going.
+    /// Releases everything, for a gateway that stops.
     pub(super) async fn release_all(&self, connection: &mut RedisConnection) {
         let all = self.ledger.lock().all();
         for batch in batches(connection, &all) {
             if self
-                .send_update(SlotUpdate::GivenBack, batch, connection)
+                .send_update(SlotUpdate::Release, batch, connection)
                 .await
                 .is_err()
             {
@@ -218,26 +214,28 @@ impl SharedSlots {
         }
     }
 
-    fn say(
+    fn send_updates(
         self: &Arc<Self>,
         update: SlotUpdate,
-        places: Vec<SlotRef>,
+        slots: Vec<SlotRef>,
         now: Millis,
-        saying: &mut JoinSet<()>,
+        tasks: &mut JoinSet<()>,
     ) {
-        if places.is_empty() {
+        if slots.is_empty() {
             return;
         }
         let Ok(connection) = self.store.connection() else {
-            return self.said(update, &places, false);
+            return self.finish_update(update, &slots, false);
         };
-        for batch in batches(&connection, &places) {
+        for batch in batches(&connection, &slots) {
             let (slots, mut connection, batch) =
                 (Arc::clone(self), connection.clone(), batch.to_vec());
-            saying.spawn(async move {
-                let sending =
-                    tokio::time::timeout(HEARD, slots.send_update(update, &batch, &mut connection));
-                let heard = match sending.await {
+            tasks.spawn(async move {
+                let sending = tokio::time::timeout(
+                    UPDATE_TIMEOUT,
+                    slots.send_update(update, &batch, &mut connection),
+                );
+                let acknowledged = match sending.await {
                     Ok(Ok(())) => true,
                     Ok(Err(error)) => {
                         slots.store.failed(&error, now);
@@ -245,48 +243,48 @@ impl SharedSlots {
                     }
                     Err(_) => false,
                 };
-                slots.said(update, &batch, heard);
+                slots.finish_update(update, &batch, acknowledged);
             });
         }
     }
 
-    /// It was said, and heard or not.
-    fn said(&self, update: SlotUpdate, places: &[SlotRef], heard: bool) {
+    /// Takes over whether the store acknowledged an update.
+    fn finish_update(&self, update: SlotUpdate, slots: &[SlotRef], acknowledged: bool) {
         match update {
-            // Unheard, a place is free when its time is over.
-            SlotUpdate::GivenBack => {
-                self.ledger.lock().gone(places);
-                self.queues.wake(places);
+            // Without the update, a slot is free when it expires.
+            SlotUpdate::Release => {
+                self.ledger.lock().gone(slots);
+                self.queues.wake(slots);
             }
-            SlotUpdate::Held if heard => {}
-            SlotUpdate::Held => self.ledger.lock().not_renewed(places),
+            SlotUpdate::Renew if acknowledged => {}
+            SlotUpdate::Renew => self.ledger.lock().not_renewed(slots),
         }
     }
 
     async fn send_update(
         &self,
         update: SlotUpdate,
-        places: &[SlotRef],
+        slots: &[SlotRef],
         connection: &mut RedisConnection,
     ) -> Result<(), RedisError> {
         let lease = match update {
-            SlotUpdate::GivenBack => Duration::ZERO,
-            SlotUpdate::Held => LEASE,
+            SlotUpdate::Release => Duration::ZERO,
+            SlotUpdate::Renew => LEASE,
         };
         let write = |command: &mut Cmd| {
-            command.arg(places.len());
-            for place in places {
-                command.arg(&*place.set);
+            command.arg(slots.len());
+            for slot in slots {
+                command.arg(&*slot.set);
             }
             command.arg(millis(lease));
-            for place in places {
-                command.arg(self.place(place.id));
+            for slot in slots {
+                command.arg(self.slot_name(slot.id));
             }
         };
         KEEP.perform(connection, write).await.map(drop)
     }
 
-    /// Joins the line for one of the places of a claim, unless `longest` stand in it.
+    /// Joins the queue for one of the slots of a claim, unless `longest` requests wait in it.
     pub fn join_queue(
         &self,
         claim: &SlotClaim,
@@ -314,7 +312,7 @@ impl SharedSlots {
         })
     }
 
-    /// Whether somebody stands in line for this one of a claim's places: who comes later waits behind.
+    /// Whether a request waits for this one of a claim's slots: later ones wait behind it.
     #[must_use]
     pub fn has_queue(&self, claim: &SlotClaim, which: usize) -> bool {
         let set = claim.wants.get(which).map(|want| &want.name);
@@ -323,7 +321,7 @@ impl SharedSlots {
 }
 
 impl SharedSlotGuard {
-    /// The store has not given it.
+    /// Forgets a slot that the store has refused.
     fn cancel(self) {
         self.slots.ledger.lock().forget(self.id);
     }
@@ -347,55 +345,55 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// After so long without a word of its gateway a place is free.
+/// A slot that is not renewed for so long is free.
 const LEASE: Duration = Duration::from_secs(8);
 
-/// What is said of a place.
+/// An update about slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SlotUpdate {
-    GivenBack,
-    Held,
+    Release,
+    Renew,
 }
 
-/// What is said at once: in a cluster every set may lie elsewhere.
+/// What one script updates: in a cluster every set may lie elsewhere.
 fn batches<'p>(
     connection: &RedisConnection,
-    places: &'p [SlotRef],
+    slots: &'p [SlotRef],
 ) -> std::slice::Chunks<'p, SlotRef> {
-    places.chunks(if connection.is_cluster() { 1 } else { BATCH })
+    slots.chunks(if connection.is_cluster() { 1 } else { BATCH })
 }
 
-/// A place is spoken for when this long nothing was said of it: most are given back before. Of the time that it is
-/// kept without a word there is enough left to try again more than once.
+/// How long after the last update a slot is renewed: most are released before. Until it expires there is time to try again
+/// more than once.
 const RENEW: Duration = Duration::from_secs(3);
 
-/// How long a server may take to hear.
-const HEARD: Duration = Duration::from_secs(1);
+/// How long a server may take over an update.
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many places are spoken of at once; others wait for the server meanwhile.
+/// How many slots one update names; other clients of the server wait meanwhile.
 const BATCH: usize = 128;
 
-/// The places of one store.
+/// The slots of one store.
 #[derive(Debug, Default)]
 struct SlotLedger {
     last: u64,
-    /// When it was last looked what is due, and how often the store had come back then.
-    looked: (Millis, u64),
+    /// When it was last checked what is due, and how often the store had come back then.
+    checked: (Millis, u64),
     held: HashMap<u64, HeldSlot>,
-    /// Not yet told to the store.
+    /// Not yet sent to the store.
     given: Vec<SlotRef>,
-    /// By the name of their set: given back, and not known to have been heard of.
+    /// By the name of their set: released, and not yet acknowledged by the store.
     leaving: HashMap<Arc<[u8]>, SmallVec<[u64; 4]>>,
 }
 
 #[derive(Debug)]
 struct HeldSlot {
     claim: Arc<SlotClaim>,
-    /// When the store last heard of it.
+    /// When the store was last updated about it.
     renewed: Millis,
 }
 
-/// A place, and the name of the set it is in.
+/// A slot, and the name of the set it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SlotRef {
     set: Arc<[u8]>,
@@ -403,7 +401,7 @@ struct SlotRef {
 }
 
 impl SlotLedger {
-    /// Holds the places of a claim under a number that no other has.
+    /// Holds the slots of a claim under a new number.
     fn hold(&mut self, claim: &Arc<SlotClaim>, renewed: Millis) -> u64 {
         self.last += 1;
         let claim = Arc::clone(claim);
@@ -411,7 +409,7 @@ impl SlotLedger {
         self.last
     }
 
-    /// Gives them back; false if they are not held.
+    /// Releases the slots of a number; false if they are not held.
     fn give(&mut self, id: u64) -> bool {
         let Some(held) = self.held.remove(&id) else {
             return false;
@@ -424,7 +422,7 @@ impl SlotLedger {
         true
     }
 
-    /// The store has never heard of them.
+    /// Forgets slots that the store never had.
     fn forget(&mut self, id: u64) {
         self.held.remove(&id);
     }
@@ -434,7 +432,7 @@ impl SlotLedger {
         self.held.len()
     }
 
-    /// For each set those of its places that may still be taken there, and are not.
+    /// For each set those of its slots that are released and may still be taken in the store.
     fn leaving(&self, wants: &[SlotWant]) -> Vec<SmallVec<[u64; 4]>> {
         wants
             .iter()
@@ -442,24 +440,24 @@ impl SlotLedger {
             .collect()
     }
 
-    /// Those that the store has to be told are given back.
+    /// The slots whose release is to be sent to the store.
     fn given(&mut self) -> Vec<SlotRef> {
         std::mem::take(&mut self.given)
     }
 
-    /// The store has heard that they are given back, or cannot be told.
-    fn gone(&mut self, places: &[SlotRef]) {
-        for place in places {
-            if let Some(leaving) = self.leaving.get_mut(&place.set) {
-                leaving.retain(|id| *id != place.id);
+    /// The store has taken over their release, or cannot be reached.
+    fn gone(&mut self, slots: &[SlotRef]) {
+        for slot in slots {
+            if let Some(leaving) = self.leaving.get_mut(&slot.set) {
+                leaving.retain(|id| *id != slot.id);
                 if leaving.is_empty() {
-                    self.leaving.remove(&place.set);
+                    self.leaving.remove(&slot.set);
                 }
             }
         }
     }
 
-    /// Those that the store has not heard of for so long; taken for told from `now` on.
+    /// The slots that were not renewed for so long; they count as renewed from `now` on.
     fn due(&mut self, now: Millis, after: Duration) -> Vec<SlotRef> {
         let mut due = Vec::new();
         for (id, held) in &mut self.held {
@@ -474,31 +472,31 @@ impl SlotLedger {
         due
     }
 
-    /// The store could not be told.
-    fn not_renewed(&mut self, places: &[SlotRef]) {
-        for place in places {
-            if let Some(held) = self.held.get_mut(&place.id) {
+    /// The store could not be updated.
+    fn not_renewed(&mut self, slots: &[SlotRef]) {
+        for slot in slots {
+            if let Some(held) = self.held.get_mut(&slot.id) {
                 held.renewed = NEVER;
             }
         }
     }
 
-    /// Whether it is time to look what is due: one of a gateway's threads does for all. A store that has come back since may
+    /// Whether it is time to check what is due: one thread of a gateway does so for all. A store that has come back since may
     /// have forgotten everything.
     fn is_time(&mut self, now: Millis, epoch: u64) -> bool {
-        let (looked, before) = self.looked;
+        let (checked, before) = self.checked;
         if epoch != before {
             for held in self.held.values_mut() {
                 held.renewed = NEVER;
             }
-        } else if now.since(looked) < LOOK {
+        } else if now.since(checked) < CHECK_INTERVAL {
             return false;
         }
-        self.looked = (now, epoch);
+        self.checked = (now, epoch);
         true
     }
 
-    /// All that the store may know of.
+    /// All slots that the store may know of.
     fn all(&mut self) -> Vec<SlotRef> {
         let mut all = self.due(Millis(u64::MAX), Duration::ZERO);
         for (set, ids) in &self.leaving {
@@ -512,13 +510,13 @@ impl SlotLedger {
     }
 }
 
-/// No look is worth while so soon after the last.
-const LOOK: Duration = Duration::from_millis(500);
+/// The shortest time between two checks of what is due.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Of what a store has never heard.
+/// When a slot was renewed that the store may not know.
 const NEVER: Millis = Millis(0);
 
-/// The lines of a store.
+/// The queues of a store.
 #[derive(Debug, Default)]
 struct SlotQueues {
     queues: Mutex<HashMap<Arc<[u8]>, SlotQueue>>,
@@ -530,7 +528,7 @@ struct SlotQueue {
     head: Arc<QueueHead>,
 }
 
-/// The head of a line.
+/// The head of a queue.
 #[derive(Debug)]
 struct QueueHead {
     // Fair: permits are given in the order they were asked for.
@@ -538,7 +536,7 @@ struct QueueHead {
     freed: Notify,
 }
 
-/// Somebody in line; leaves it when dropped.
+/// A request in a queue; leaves it when dropped.
 #[derive(Debug)]
 pub struct SharedSlotWaiter<'s> {
     queues: &'s SlotQueues,
@@ -547,14 +545,14 @@ pub struct SharedSlotWaiter<'s> {
 }
 
 impl SlotQueues {
-    /// Places were given back.
-    fn wake(&self, places: &[SlotRef]) {
+    /// Wakes the first of each queue whose slots were released.
+    fn wake(&self, slots: &[SlotRef]) {
         let queues = self.queues.lock();
         if queues.is_empty() {
             return;
         }
-        for place in places {
-            if let Some(queue) = queues.get(&place.set) {
+        for slot in slots {
+            if let Some(queue) = queues.get(&slot.set) {
                 queue.head.freed.notify_one();
             }
         }
@@ -562,7 +560,7 @@ impl SlotQueues {
 }
 
 impl SharedSlotWaiter<'_> {
-    /// Waits until nobody is ahead any more, which holds for as long as this is kept.
+    /// Waits until this request is first, which holds for as long as the permit is kept.
     pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         self.head.turn.acquire().await.ok()
     }
@@ -570,7 +568,7 @@ impl SharedSlotWaiter<'_> {
     /// Waits until it is worth asking again.
     pub async fn pause(&self) {
         // Gateways that wait for one key do not ask in step.
-        let pause = AGAIN.mul_f64(0.75 + fastrand::f64() / 2.0);
+        let pause = RETRY_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0);
         tokio::select! {
             () = self.head.freed.notified() => {}
             () = tokio::time::sleep(pause) => {}
@@ -590,5 +588,5 @@ impl Drop for SharedSlotWaiter<'_> {
     }
 }
 
-/// How often the first in line asks.
-const AGAIN: Duration = Duration::from_millis(50);
+/// How often the first of a queue asks.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);

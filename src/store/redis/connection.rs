@@ -64,7 +64,7 @@ pub(super) enum RedisConnector {
     Single(Box<Client>),
 }
 
-/// Whom to ask for a master.
+/// The sentinels that know the master.
 #[derive(Clone)]
 pub(super) struct SentinelConfig {
     addresses: Vec<ConnectionAddr>,
@@ -133,11 +133,11 @@ impl RedisConnector {
         })
     }
 
-    /// Connects, and says who we are.
+    /// Connects and logs in.
     pub(super) async fn connect(&self) -> Result<RedisConnection, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
-            // Whoever asks has a deadline of its own.
+            // Each query has a deadline of its own.
             .set_response_timeout(None);
         match self {
             Self::Cluster(client) => client
@@ -312,7 +312,7 @@ pub(super) fn set(store: u64, epoch: u64, connection: RedisConnection) {
     });
 }
 
-/// What this thread had is broken; whoever tends it is told.
+/// Drops the broken connection of this thread, and notifies the task that connects it again.
 pub(super) fn lose(store: u64) {
     with(store, |own| {
         if own.connection.take().is_some() {
@@ -495,7 +495,7 @@ const GIVEN_UP: u32 = u32::MAX;
 pub(super) struct LateShare {
     /// When it was last looked, and what had been asked for and been late by then.
     looked: Option<(Millis, u64, u64)>,
-    said: bool,
+    reported: bool,
 }
 
 impl LateShare {
@@ -512,8 +512,8 @@ impl LateShare {
         if asked < FEW {
             return None;
         }
-        let news = percent > 0 && !self.said;
-        self.said = percent > 0;
+        let news = percent > 0 && !self.reported;
+        self.reported = percent > 0;
         news.then_some(percent)
     }
 }
@@ -583,7 +583,7 @@ mod breaker_tests {
     }
 
     #[test]
-    fn whoever_goes_again_soon_is_left_alone_for_longer() {
+    fn a_store_that_fails_again_soon_is_probed_less_often() {
         let mut way = RecoveryProbes::default();
         let mut pauses = Vec::new();
         for outage in 0..7 {

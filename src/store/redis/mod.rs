@@ -182,7 +182,7 @@ pub struct StoreStatus {
     pub missed: u64,
     /// How often an answer came after the deadline, or not at all.
     pub late: u64,
-    /// How often it was asked with nobody waiting.
+    /// How often it was queried while no request waited.
     pub asked_behind: u64,
     /// Decisions that it was not asked for.
     pub decided_here: u64,

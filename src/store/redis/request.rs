@@ -276,7 +276,7 @@ async fn verdicts(connection: &mut RedisConnection, inquiry: &StoreRequest) -> K
     Ok(verdicts)
 }
 
-/// What nobody waits for an answer to.
+/// Runs an act on keys for which no verdict is needed.
 pub(super) async fn tell(
     connection: &mut RedisConnection,
     act: &str,

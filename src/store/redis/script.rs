@@ -4,7 +4,7 @@
 //!
 //! Keys are written by those who are to be limited. So whatever is not a plain letter is written as its number: no
 //! text can close the braces that tell a cluster where a key lives, and a person sees in `redis-cli` what is there.
-//! A long one is cut down to a hash that nobody can find two texts for.
+//! A long one is replaced by a hash for which no client can find two keys.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -85,26 +85,26 @@ pub(super) struct KeyCheck {
     pub(super) left: Option<u64>,
     /// Whether the key may be serving a penalty.
     pub(super) punishable: bool,
-    told: ScriptArgs,
+    args: ScriptArgs,
 }
 
 impl KeyCheck {
     /// Puts it in the units of its script.
     pub(super) fn new(name: Vec<u8>, spec: &LimitSpec, cost: Cost, refused: bool) -> Self {
-        let told = spec.script_args(cost);
+        let args = spec.script_args(cost);
         Self {
             name,
             refused,
             patience: None,
             left: None,
             punishable: false,
-            told,
+            args,
         }
     }
 
     /// Adds it to a command, behind its key.
     pub(super) fn write(&self, command: &mut Cmd) {
-        command.arg(self.told.algorithm).arg(match self.refused {
+        command.arg(self.args.algorithm).arg(match self.refused {
             false => "0",
             true => "1",
         });
@@ -112,8 +112,8 @@ impl KeyCheck {
         let patience = patience.and_then(|longest| i64::try_from(longest).ok());
         let left = self.left.and_then(|left| i64::try_from(left).ok());
         command.arg(patience.unwrap_or(-1)).arg(left.unwrap_or(-1));
-        command.arg(u8::from(self.punishable)).arg(self.told.cost);
-        for number in self.told.numbers {
+        command.arg(u8::from(self.punishable)).arg(self.args.cost);
+        for number in self.args.numbers {
             command.arg(number);
         }
     }
@@ -129,7 +129,7 @@ impl KeyCheck {
         else {
             return None;
         };
-        let excess = self.told.scale.excess(u64::try_from(*excess).ok()?);
+        let excess = self.args.scale.excess(u64::try_from(*excess).ok()?);
         let wait = u64::try_from(*millis).ok().map(Duration::from_millis);
         Some(StoreVerdict {
             outcome: outcome(*kind, excess, wait)?,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_leave_the_braces_or_be_somebody_else() {
+    fn no_key_leaves_the_braces_or_has_the_name_of_another() {
         assert_eq!(name("a", b"}x{"), "weir:{a:%7dx%7b}");
         assert_ne!(name("a", b"%7d"), name("a", b"}"));
         assert_ne!(name("a:b", b"c"), name("a%3ab", b"c"));

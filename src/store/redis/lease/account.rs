@@ -1,18 +1,12 @@
-//! What a gateway has in hand for one key, and what it last heard of it.
+//! The lease account of one key: what this gateway has leased and not spent, and what the store last replied.
 //!
-//! Pure: the time, the cost and the manner come in, and what the gateway can say by itself comes out. A lease is charged
-//! where all count before anything of it is spent here, so all that is spent from leases is within the limit. Only a
-//! credit is spent first and charged then, and there is one at a time.
+//! An account does no I/O: it is given the time, the cost and the mode, and returns a verdict. A lease is charged in the
+//! shared count before any of it is spent here, so all requests that pass on leases are within the limit. Only a credit
+//! is spent first and charged later, and a key has at most one.
 //!
-//! How much of a key is asked for at this gateway, against what it may have.
-//!
-//! A bucket as wide and as fast as a multiple of the limit. When it is full, so much more is asked for than can pass that
-//! asking about each is waste; when half of it has drained that is over. What lies between keeps it from going to
-//! and fro.
-//!
-//! What is asked for about one key, and what a store says to it.
-//!
-//! A refusal as the store gave it, and what it says of requests with another cost.
+//! [`KeyDemand`] is a bucket as wide and as fast as a multiple of the limit. When it is full, far more is requested than
+//! can pass, and a query for each request would be waste; when half of it has drained, that is over. The gap between the
+//! two levels keeps a key from changing state with every request.
 
 #[cfg(test)]
 #[path = "tests/account_unit.rs"]
@@ -24,10 +18,10 @@ use crate::algorithm::{Cost, Excess, Level, LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::config::plan::StoreMode;
 
-/// What this gateway says of a request by itself.
+/// What this gateway decides about a request without a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseVerdict {
-    /// Nothing: the store has to be asked.
+    /// Nothing: the store has to be queried.
     Ask,
     /// It is refused.
     Refuse(Verdict),
@@ -35,7 +29,7 @@ pub enum LeaseVerdict {
     Spent(Verdict),
 }
 
-/// How a key's requests are decided about.
+/// The settings of the store that decide where the requests of a key are decided.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaseMode {
     pub(super) mode: StoreMode,
@@ -43,7 +37,7 @@ pub(super) struct LeaseMode {
     pub(super) local_above: Option<u32>,
 }
 
-/// One key at this gateway.
+/// What this gateway holds and knows of one key.
 #[derive(Debug)]
 pub(super) struct LeaseAccount {
     pub(super) spec: LimitSpec,
@@ -54,24 +48,24 @@ pub(super) struct LeaseAccount {
     window: u64,
     /// Spent on credit, and not charged yet.
     owed: u64,
-    /// How the shared queue stands without what is in hand, for those ways of counting that let requests wait.
+    /// The level of the shared queue without what is leased here, for the algorithms that delay requests.
     queue: Level,
     over: Option<RefusedUntil>,
-    /// What was last heard of it is no earlier than it was said: when its time is over, one may pass on credit.
+    /// Whether the last refusal came with a lease reply: once it has expired, one request may pass on credit.
     trusted: bool,
-    /// Somebody is asking for more.
-    asking: bool,
-    /// When more was last asked for; `None` also where the store has lost its data since.
+    /// Whether a lease request of this key is under way.
+    in_flight: bool,
+    /// When a lease was last requested; `None` also where the store has lost its data since.
     asked_at: Option<Millis>,
-    /// What was wanted here since.
+    /// The cost of the requests since then.
     used: u64,
-    /// What was in hand after the last lease.
+    /// What was held after the last lease.
     size: u64,
     seen: Millis,
     demand: KeyDemand,
-    /// How many more would have passed besides what is in hand, and when that was heard.
-    news: Option<(Millis, u64)>,
-    /// The same, and stays known.
+    /// When the store last replied, and how many more requests passed then besides what is held; `None` once reported.
+    unreported: Option<(Millis, u64)>,
+    /// The same, kept after it was reported.
     known: Option<(Millis, u64)>,
 }
 
@@ -89,18 +83,18 @@ impl LeaseAccount {
             },
             over: None,
             trusted: true,
-            asking: false,
+            in_flight: false,
             asked_at: None,
             used: 0,
             size: 0,
             seen: now,
             demand: KeyDemand::new(now),
-            news: None,
+            unreported: None,
             known: None,
         }
     }
 
-    /// What can be said of a request without asking, and whether more should be asked for meanwhile.
+    /// Decides about a request without a query where that is possible, and whether a lease is to be requested.
     pub(super) fn spend(
         &mut self,
         now: Millis,
@@ -112,7 +106,7 @@ impl LeaseAccount {
         let crowded = lease_mode
             .local_above
             .is_some_and(|above| self.demand.note(now, cost, &self.spec, above));
-        // Who asks for nothing wants to know whether the key is in debt.
+        // A request that costs nothing queries whether the key is in debt.
         if cost.0 == 0 {
             return (LeaseVerdict::Ask, false);
         }
@@ -129,7 +123,7 @@ impl LeaseAccount {
         if !self.is_leased(lease_mode) {
             return (LeaseVerdict::Ask, false);
         }
-        if self.asking {
+        if self.in_flight {
             let verdict = if crowded {
                 LeaseVerdict::Refuse(self.soon(cost, lease_mode))
             } else {
@@ -137,7 +131,7 @@ impl LeaseAccount {
             };
             return (verdict, false);
         }
-        self.asking = true;
+        self.in_flight = true;
         if lease_mode.mode == StoreMode::Leased && self.trusted && self.owed == 0 && cost <= CREDIT
         {
             let outcome = self.turn(now, cost);
@@ -147,7 +141,7 @@ impl LeaseAccount {
         (LeaseVerdict::Ask, true)
     }
 
-    /// Takes back what was spent, for a request that somebody else refused.
+    /// Takes back what was spent on a request that another rule refused.
     pub(super) fn unspend(&mut self, now: Millis, cost: Cost) {
         if self.owed >= cost.0 && self.owed > 0 {
             self.owed -= cost.0;
@@ -158,12 +152,12 @@ impl LeaseAccount {
         }
     }
 
-    /// What was said before and holds until a moment that has not come.
+    /// A refusal that the store gave before and that still holds.
     pub(super) fn refusal(&self, now: Millis, cost: Cost) -> Option<Verdict> {
         self.over?.refusal(now, cost, &self.spec)
     }
 
-    /// Remembers the refusal of a request that was asked for `now`.
+    /// Remembers the refusal of a request that was queried `now`.
     pub(super) fn learn(&mut self, now: Millis, cost: Cost, outcome: &Verdict) {
         if let Verdict::Refuse {
             excess,
@@ -171,7 +165,7 @@ impl LeaseAccount {
         } = *outcome
         {
             // The server decided a little later than now, and both clocks cut off what is less than a millisecond:
-            // one less, and nobody is refused here who would have passed there.
+            // one less, and no request is refused here that would have passed there.
             self.over = Some(RefusedUntil {
                 until: now.after(after.saturating_sub(TICK)),
                 retry: now.after(after),
@@ -182,26 +176,26 @@ impl LeaseAccount {
         }
     }
 
-    /// What to ask for now; whoever calls this asks, and says what came of it.
+    /// The lease request to send now. The caller sends it, and then calls [`Self::settle`] or [`Self::fail`].
     pub(super) fn prepare(&mut self, now: Millis, lease_mode: LeaseMode) -> LeaseRequest {
-        self.asking = true;
-        let mut ask = LeaseRequest {
+        self.in_flight = true;
+        let mut request = LeaseRequest {
             owed: std::mem::take(&mut self.owed),
             window: self.window,
             left: self.known_left(now),
             ..LeaseRequest::default()
         };
         if now >= self.until {
-            ask.back = std::mem::take(&mut self.left);
+            request.back = std::mem::take(&mut self.left);
         }
         let target = self.target(now, lease_mode);
-        ask.want = target.saturating_sub(self.left).div_ceil(Excess::ONE.0);
+        request.want = target.saturating_sub(self.left).div_ceil(Excess::ONE.0);
         self.used = 0;
         self.asked_at = Some(now);
-        ask
+        request
     }
 
-    /// What was asked for at `sent` has been answered `now`.
+    /// Takes over the reply that came `now` to what was sent at `sent`.
     pub(super) fn settle(
         &mut self,
         sent: Millis,
@@ -209,7 +203,7 @@ impl LeaseAccount {
         grant: &LeaseGrant,
         lease_mode: LeaseMode,
     ) {
-        self.asking = false;
+        self.in_flight = false;
         self.trusted = true;
         let (Verdict::Delay { excess, .. }
         | Verdict::Pass { excess }
@@ -245,8 +239,8 @@ impl LeaseAccount {
                 excess,
             });
         }
-        self.news = Some((now, grant.remaining));
-        self.known = self.news;
+        self.unreported = Some((now, grant.remaining));
+        self.known = self.unreported;
     }
 
     /// The store has lost what was leased, and what it may be about to lease.
@@ -254,16 +248,16 @@ impl LeaseAccount {
         (self.left, self.size, self.asked_at) = (0, 0, None);
     }
 
-    /// What was asked for has not been answered. It may have been heard: what was owed is then charged twice.
-    pub(super) fn fail(&mut self, ask: &LeaseRequest) {
-        self.asking = false;
-        self.owed = self.owed.saturating_add(ask.owed);
+    /// No reply came. The request may have been executed: what was owed is then charged twice.
+    pub(super) fn fail(&mut self, request: &LeaseRequest) {
+        self.in_flight = false;
+        self.owed = self.owed.saturating_add(request.owed);
     }
 
-    /// What nobody here needs any more, and all of it if told so: to be given back.
+    /// The request that gives back what lies unused, or everything if `all`.
     pub(super) fn idle(&mut self, now: Millis, all: bool) -> Option<LeaseRequest> {
         let unused = now >= self.until || now.since(self.seen) >= IDLE;
-        let returns = self.left > 0 && (all || (unused && !self.asking));
+        let returns = self.left > 0 && (all || (unused && !self.in_flight));
         returns.then(|| LeaseRequest {
             back: std::mem::take(&mut self.left),
             window: self.window,
@@ -271,39 +265,39 @@ impl LeaseAccount {
         })
     }
 
-    /// Whether something is owed and nobody is asking.
+    /// Whether something is owed and no request that charges it is under way; the caller sends one.
     pub(super) fn wakes(&mut self) -> bool {
-        let wakes = self.owed > 0 && !self.asking;
-        self.asking |= wakes;
+        let wakes = self.owed > 0 && !self.in_flight;
+        self.in_flight |= wakes;
         wakes
     }
 
     /// Whether there is nothing worth remembering.
     pub(super) fn is_over(&self, now: Millis) -> bool {
-        let holds = self.left > 0 || self.owed > 0 || self.asking;
+        let holds = self.left > 0 || self.owed > 0 || self.in_flight;
         !holds && !self.is_out(now) && now.since(self.seen) >= FORGOTTEN
     }
 
-    /// What is in hand.
+    /// What is leased and not spent.
     pub(super) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Whether so much is asked for that nobody is asked any more.
+    /// Whether so much is requested that the key is decided about here.
     pub(super) fn is_crowded(&self) -> bool {
         self.demand.is_crowded()
     }
 
-    /// How many more pass everywhere, if that was heard just now and has not been passed on.
-    pub(super) fn news(&mut self, now: Millis) -> Option<u64> {
-        let (known, remaining) = self.news.take()?;
+    /// How many more requests pass at all gateways, once after each reply and only while it is fresh.
+    pub(super) fn unreported(&mut self, now: Millis) -> Option<u64> {
+        let (known, remaining) = self.unreported.take()?;
         let in_hand = self.left / Excess::ONE.0;
         let holds = self.is_out(now) || now.since(known) <= FRESH;
         holds.then_some(remaining.saturating_add(in_hand))
     }
 
-    /// How many more would pass at most, by what was last heard and has come back since. Not for windows: those of a server begin
-    /// at moments that are not known here.
+    /// How many more requests pass at most, by the last reply and what has drained since. Not for windows: those of the
+    /// server begin at moments that are not known here.
     fn known_left(&self, now: Millis) -> Option<u64> {
         let (known, left) = self.known.filter(|_| !self.spec.info().windowed)?;
         let quota = self.spec.quota();
@@ -313,27 +307,27 @@ impl LeaseAccount {
         (left < quota).then_some(left)
     }
 
-    /// Whether it takes leases: in the mode of that name, and where too much is wanted to ask about each.
+    /// Whether the key takes leases: in the mode of that name, and where too much is requested to query each.
     fn is_leased(&self, lease_mode: LeaseMode) -> bool {
         lease_mode.leases(&self.spec) && (lease_mode.mode == StoreMode::Leased || self.is_crowded())
     }
 
-    /// Whether there is nothing more to be had.
+    /// Whether the store has refused more until a moment that has not come.
     fn is_out(&self, now: Millis) -> bool {
         self.over.is_some_and(|over| now < over.until)
     }
 
-    /// Whether what is in hand will not last.
+    /// Whether what is held will soon be spent; the caller then requests more.
     fn is_low(&mut self, now: Millis, lease_mode: LeaseMode) -> bool {
-        let low = !self.asking
+        let low = !self.in_flight
             && !self.is_out(now)
             && self.is_leased(lease_mode)
             && self.left <= self.size / 4;
-        self.asking |= low;
+        self.in_flight |= low;
         low
     }
 
-    /// How much should be in hand.
+    /// How much should be held.
     fn target(&self, now: Millis, lease_mode: LeaseMode) -> u64 {
         let most = lease_mode.most(&self.spec);
         if !self.is_leased(lease_mode) {
@@ -342,7 +336,7 @@ impl LeaseAccount {
         if self.is_crowded() {
             return most;
         }
-        // Who comes for the first time may not come again.
+        // A key that is requested for the first time may not be requested again.
         let Some(asked_at) = self.asked_at else {
             return 0;
         };
@@ -354,23 +348,23 @@ impl LeaseAccount {
             size => size.saturating_mul(4),
         };
         match demand.min(growth).min(most) {
-            // One at a time may as well come on credit.
+            // A single request may as well pass on credit.
             less if less < 2 * Excess::ONE.0 => 0,
             target => target,
         }
     }
 
-    /// When it is a request's turn that is let in.
+    /// Whether a request that passes waits, and for how long.
     fn turn(&mut self, now: Millis, cost: Cost) -> Verdict {
         let (outcome, queue) = self.spec.queue_turn(self.queue, now, cost);
         self.queue = queue;
         outcome
     }
 
-    /// Refuses while the answer is on its way.
+    /// Refuses a request while the reply is on its way.
     fn soon(&self, cost: Cost, lease_mode: LeaseMode) -> Verdict {
         let pace = lease_mode.pace(&self.spec);
-        // Of a key that so much is wanted of nothing is left.
+        // A key with so much demand has nothing left.
         let earned = earned_in(&self.spec, cost).unwrap_or_default();
         Verdict::Refuse {
             excess: self.over.map_or(Excess(0), |over| over.excess),
@@ -380,43 +374,43 @@ impl LeaseAccount {
 }
 
 impl LeaseMode {
-    /// Whether there is something for each gateway to take: less than one request is no lease.
+    /// Whether each gateway has a part of at least one request: less is no lease.
     pub(super) fn leases(self, spec: &LimitSpec) -> bool {
         spec.quota() >= self.gateways.into()
     }
 
-    /// The most that one gateway has in hand of a key.
+    /// The most that one gateway holds of a key.
     pub(super) fn most(self, spec: &LimitSpec) -> u64 {
         let part = spec.quota() / u64::from(self.gateways.max(1));
         part.max(1).saturating_mul(Excess::ONE.0)
     }
 
-    /// How long a gateway waits that was told that there is nothing, before it asks again: long enough for something to come
-    /// together, and not so long that what comes together is lost.
+    /// How long a gateway waits after a refusal until it requests a lease again: long enough for some quota to drain, and short
+    /// enough that it is not wasted.
     pub(super) fn pace(self, spec: &LimitSpec) -> Duration {
         (spec.period() / 4).min(PACE)
     }
 }
 
-/// A request of more than this is not let in before it is charged.
+/// A request that costs more than this does not pass on credit.
 const CREDIT: Cost = Cost::ONE;
 
-/// For how long a lease is good, and how much of what is asked for it should last.
+/// How long a lease is good, and for how much demand it is made.
 const TERM: Duration = Duration::from_secs(1);
 
-/// After which time a key that is not asked for gives back what it has.
+/// How long a key stays without a request before its lease is given back.
 pub(super) const IDLE: Duration = Duration::from_millis(500);
 
-/// The longest pause between two questions about a key that is over its limit.
+/// The longest pause between two lease requests for a key that is over its limit.
 const PACE: Duration = Duration::from_millis(100);
 
-/// The least that clocks tell apart.
+/// The resolution of the clocks.
 const TICK: Duration = Duration::from_millis(1);
 
-/// For how long what was heard of a key says something of it.
+/// How long a reply is fresh enough to be reported.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// For how long a key is remembered that is not asked for.
+/// How long the account of a key without requests is kept.
 const FORGOTTEN: Duration = Duration::from_secs(5);
 
 /// The demand for one key.
@@ -436,7 +430,7 @@ impl KeyDemand {
         }
     }
 
-    /// One more; whether that is too many, where `above` times the limit is.
+    /// Counts a request; whether the key has more than `above` times its limit.
     pub(super) fn note(&mut self, now: Millis, cost: Cost, spec: &LimitSpec, above: u32) -> bool {
         let quota = spec.quota().saturating_mul(Excess::ONE.0);
         let most = quota.saturating_mul(above.into());
@@ -461,7 +455,7 @@ impl KeyDemand {
     }
 }
 
-/// What is asked for at once about one key.
+/// What is charged, given back and leased of one key in one script.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LeaseRequest {
     /// To be charged whatever is left.
@@ -469,20 +463,20 @@ pub(super) struct LeaseRequest {
     /// Leased in `window` and given back.
     pub(super) back: u64,
     pub(super) window: u64,
-    /// So many requests are to be leased.
+    /// How many requests are to be leased.
     pub(super) want: u64,
     /// How many more would pass at most, as far as is known here.
     pub(super) left: Option<u64>,
 }
 
-/// What a store said to it.
+/// The reply of the store to a [`LeaseRequest`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeaseGrant {
-    /// What would have become of one request before anything was leased.
+    /// The verdict on one request before anything was leased.
     pub(super) outcome: Verdict,
     /// How many more would pass now.
     pub(super) remaining: u64,
-    /// So many requests are leased.
+    /// How many requests are leased.
     pub(super) granted: u64,
     /// For how long, where that is not for ever, and in which window.
     pub(super) lasts: Option<Duration>,
@@ -495,14 +489,14 @@ pub(super) struct LeaseGrant {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RefusedUntil {
     pub(super) until: Millis,
-    /// When one of this cost would pass, as the store said.
+    /// When a request of this cost passes, by the reply of the store.
     pub(super) retry: Millis,
     pub(super) cost: Cost,
     pub(super) excess: Excess,
 }
 
 impl RefusedUntil {
-    /// The refusal of a request of `cost`; `None` where it does not follow from this one, and the store has to be asked.
+    /// The refusal of a request of `cost`; `None` where it does not follow from this one, and the store has to be queried.
     pub(super) fn refusal(&self, now: Millis, cost: Cost, spec: &LimitSpec) -> Option<Verdict> {
         if now >= self.until {
             return None;
@@ -522,12 +516,12 @@ impl RefusedUntil {
     }
 }
 
-/// How long a key that has nothing left takes to have room for `cost`, at most; `None` where nobody can tell.
+/// How long a key with nothing left takes at most to have room for `cost`; `None` where that cannot be known.
 pub(super) fn earned_in(spec: &LimitSpec, cost: Cost) -> Option<Duration> {
     spec.added_wait(Excess(0), cost)
 }
 
-/// The most that a request can weigh and ever pass.
+/// The largest cost of a request that can ever pass.
 fn capacity(spec: &LimitSpec) -> u64 {
     spec.quota().saturating_mul(Excess::ONE.0)
 }

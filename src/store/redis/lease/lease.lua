@@ -6,7 +6,7 @@
 -- how many more would pass now, how many are leased, for how long, in which window, and for how long it serves a penalty.
 local function give_back(name, way, state, back, numbers)
   if name ~= 'sliding_log' then return way.refund(state, back, numbers) end
-  -- The oldest first: they are the first to be out of the window anyhow, so nobody gains by it.
+  -- The oldest first: they are the first to be out of the window anyhow, so no client gains by it.
   while back > 0 and state.entries[1] do
     local oldest = state.entries[1]
     local taken = math.min(back, oldest.cost)
@@ -43,7 +43,7 @@ for i = 1, #KEYS do
   local granted, out = 0, ARGV[at + 6] == '1' and penalty_left(KEYS[i]) or 0
   if out > 0 then kind, excess, millis = REFUSE, 0, out end
   if want > 0 and kind ~= REFUSE then
-    -- Nobody takes more than his part of what there is: others may come.
+    -- A gateway takes no more than its part of what is left: others may need some.
     local left = way.left(state, numbers)
     granted = math.min(want, left, math.max(1, math.floor(left / gateways / weight)))
     if granted > 0 then way.debit(state, math.ceil(granted * weight * numbers[1]), numbers) end

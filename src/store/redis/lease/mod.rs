@@ -1,13 +1,10 @@
-//! Deciding here about what is counted elsewhere.
+//! Leases: parts of the shared count that this gateway decides about without a query.
 //!
-//! A gateway takes leases from the shared count in the background and spends them with nobody waiting; it remembers until
-//! when a key is over its limit, and it stops asking about a key of which far more is wanted than can pass. All of
-//! that is one account for each key, in bounded memory and shared by the loops of the process. Where there is no room
-//! for an account the store is asked, so a flood of keys makes a gateway ask more and never let more pass.
-//!
-//! Where gateways' wants are collected, and what became of them.
-//!
-//! Letting a key begin anew: what this gateway holds for it, and what it was told of it, is gone.
+//! A gateway takes leases from the shared count in the background and spends them while no request waits for the store. It
+//! remembers until when a key is over its limit, and it stops querying a key of which far more is requested than can pass.
+//! [`ZoneLeases`] holds one account for each key, in bounded memory and shared by the loops of the process. Where there is
+//! no room for an account the store is queried, so a flood of keys makes a gateway query more and never let more pass.
+//! [`LeaseQueue`] collects the keys that need a lease and sends one script for many of them.
 
 mod account;
 #[cfg(test)]
@@ -44,7 +41,7 @@ pub struct ZoneLeases {
     zone: Box<str>,
     queue: Arc<LeaseQueue>,
     verdicts: Verdicts,
-    /// Where those are who stay out, if a rule of the zone punishes.
+    /// The keys that serve a penalty, if a rule of the zone gives penalties.
     penalties: Mutex<Option<Arc<Penalties>>>,
     division: ShardLayout,
     tables: Box<[ShardLock<HashTable<Box<LeaseEntry>>>]>,
@@ -55,7 +52,7 @@ pub struct ZoneLeases {
 pub enum Verdicts {
     /// No: what a refused request took elsewhere may be given back before.
     Forget,
-    /// Yes: nobody can pass before.
+    /// Yes: no request can pass before.
     Keep,
 }
 
@@ -65,7 +62,7 @@ struct LeaseEntry {
     hash: u64,
     /// The key apart from the numbers that it is held to.
     plain: PackedKey,
-    /// What it is called in Redis, once that was needed.
+    /// Its name in Redis, once that was needed.
     name: Option<Arc<[u8]>>,
     account: LeaseAccount,
 }
@@ -89,7 +86,7 @@ impl ZoneLeases {
         leases
     }
 
-    /// Those who stay out are kept here from now on.
+    /// Keeps penalties that other gateways gave here from now on.
     pub fn punish_in(&self, penalties: Option<&Arc<Penalties>>) {
         *self.penalties.lock() = penalties.cloned();
     }
@@ -107,7 +104,7 @@ impl ZoneLeases {
         spec.info().leasable
     }
 
-    /// A refusal that was heard before and still holds.
+    /// A refusal that the store gave before and that still holds.
     #[must_use]
     pub fn refusal(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) -> Option<Verdict> {
         let key = key.with_class(spec.class());
@@ -117,8 +114,8 @@ impl ZoneLeases {
         (account.spec == *spec).then(|| account.refusal(now, cost))?
     }
 
-    /// Decides about a request where that can be done here, and says how many more would pass if that was heard just now;
-    /// `bytes` is what the key was made from.
+    /// Decides about a request without a query where that is possible; `bytes` is what the key was made from. Also returns how
+    /// many more requests pass, once after each reply of the store.
     pub fn spend(
         self: &Arc<Self>,
         key: &Key,
@@ -135,7 +132,7 @@ impl ZoneLeases {
             return (LeaseVerdict::Ask, None);
         };
         let (verdict, wanting) = entry.account.spend(now, cost, lease_mode);
-        let news = entry.account.news(now);
+        let unreported = entry.account.unreported(now);
         if wanting && entry.name.is_none() {
             let mut full = Vec::with_capacity(64);
             script::append(&mut full, &self.queue.store.prefix, &self.zone, bytes);
@@ -148,29 +145,29 @@ impl ZoneLeases {
         if verdict != LeaseVerdict::Ask {
             self.queue.decided.fetch_add(1, Ordering::Relaxed);
         }
-        (verdict, news)
+        (verdict, unreported)
     }
 
-    /// Takes back what was spent on a request, which somebody else refused.
+    /// Takes back what was spent on a request that another rule refused.
     pub fn unspend(&self, key: &Key, now: Millis, cost: Cost, spec: &LimitSpec) {
         let key = key.with_class(spec.class());
         self.with(&key, |entry| entry.account.unspend(now, cost));
     }
 
-    /// Remembers what the store said of a request that came `now`.
+    /// Remembers the verdict of the store on a request that came `now`.
     pub fn learn(
         &self,
         key: &Key,
         now: Millis,
         cost: Cost,
         spec: &LimitSpec,
-        answer: &StoreVerdict,
+        reply: &StoreVerdict,
     ) {
-        if self.verdicts == Verdicts::Keep && matches!(answer.outcome, Verdict::Refuse { .. }) {
+        if self.verdicts == Verdicts::Keep && matches!(reply.outcome, Verdict::Refuse { .. }) {
             let key = key.with_class(spec.class());
             self.with(&key, |entry| {
                 if entry.account.spec == *spec {
-                    entry.account.learn(now, cost, &answer.outcome);
+                    entry.account.learn(now, cost, &reply.outcome);
                 }
             });
         }
@@ -178,7 +175,7 @@ impl ZoneLeases {
 
     /// Forgets a key by whichever numbers it is held to.
     pub fn forget_key(&self, key: &Key) {
-        // Every rule's numbers have an account of their own, in a place of its own: nobody asks for this often.
+        // The numbers of each rule have an account of their own, under a hash of its own: the reset of a key is rare.
         for table in &self.tables {
             table.lock().retain(|entry| {
                 let own = key.with_class(entry.account.spec.class());
@@ -195,10 +192,10 @@ impl ZoneLeases {
         }
     }
 
-    /// What is to be asked about a key; `None` where it is not known any more.
+    /// The task of a key that needs a lease; `None` where its account is gone.
     fn prepare(self: &Arc<Self>, key: Key, now: Millis) -> Option<LeaseTask> {
         let lease_mode = self.lease_mode();
-        let (name, spec, ask) = self.with(&key, |entry| {
+        let (name, spec, request) = self.with(&key, |entry| {
             let name = entry.name.clone()?;
             Some((
                 name,
@@ -209,9 +206,9 @@ impl ZoneLeases {
         Some(LeaseTask {
             name,
             spec,
-            ask,
+            request,
             punishable: self.penalties.lock().is_some(),
-            whose: Some((Arc::clone(self), key)),
+            account: Some((Arc::clone(self), key)),
         })
     }
 
@@ -228,8 +225,8 @@ impl ZoneLeases {
         }
     }
 
-    fn fail(&self, key: &Key, ask: &LeaseRequest) {
-        self.with(key, |entry| entry.account.fail(ask));
+    fn fail(&self, key: &Key, request: &LeaseRequest) {
+        self.with(key, |entry| entry.account.fail(request));
     }
 
     fn lose_leases(&self) {
@@ -240,7 +237,7 @@ impl ZoneLeases {
         }
     }
 
-    /// Forgets who has not come for long, takes out what lies unused, and counts the rest.
+    /// Removes accounts without requests, adds tasks that give back what lies unused, and counts the rest.
     fn sweep(
         self: &Arc<Self>,
         now: Millis,
@@ -252,13 +249,13 @@ impl ZoneLeases {
             let mut wake = Vec::new();
             table.lock().retain(|entry| {
                 let account = &mut entry.account;
-                if let (Some(ask), Some(name)) = (account.idle(now, all), &entry.name) {
+                if let (Some(request), Some(name)) = (account.idle(now, all), &entry.name) {
                     tasks.push(LeaseTask {
                         name: Arc::clone(name),
                         spec: account.spec,
-                        ask,
+                        request,
                         punishable: false,
-                        whose: None,
+                        account: None,
                     });
                 }
                 held.keys += u64::from(account.left() > 0);
@@ -336,23 +333,23 @@ pub struct LeaseQueue {
     wants: Mutex<Vec<(Arc<ZoneLeases>, Key)>>,
     woken: Notify,
     held: Mutex<Vec<LeaseHoldings>>,
-    /// Decisions that nobody was asked for.
+    /// Decisions without a query.
     pub(super) decided: AtomicU64,
     /// Requests that were leased, and those of them that were given back.
     pub(super) leased: AtomicU64,
     pub(super) returned: AtomicU64,
 }
 
-/// One key, and what is asked about it.
+/// One key, and what is to be done with it in the store.
 #[derive(Debug)]
 struct LeaseTask {
     name: Arc<[u8]>,
     spec: LimitSpec,
-    ask: LeaseRequest,
+    request: LeaseRequest,
     /// Whether the key may be serving a penalty.
     punishable: bool,
-    /// Who waits for the answer.
-    whose: Option<(Arc<ZoneLeases>, Key)>,
+    /// The account that takes over the reply, if one does.
+    account: Option<(Arc<ZoneLeases>, Key)>,
 }
 
 impl LeaseQueue {
@@ -369,13 +366,13 @@ impl LeaseQueue {
         }
     }
 
-    /// A key wants more.
+    /// Adds a key that needs a lease.
     fn want(&self, leases: Arc<ZoneLeases>, key: Key) {
         self.wants.lock().push((leases, key));
         self.woken.notify_one();
     }
 
-    /// All that is wanted now.
+    /// Takes out all keys that need a lease now.
     fn wanted(&self, now: Millis) -> Vec<LeaseTask> {
         let wants = std::mem::take(&mut *self.wants.lock());
         wants
@@ -384,7 +381,7 @@ impl LeaseQueue {
             .collect()
     }
 
-    /// Looks through all accounts; what nobody needs is added to `tasks`.
+    /// Sweeps the accounts of all zones; the leases that lie unused are added to `tasks`.
     fn sweep(&self, now: Millis, all: bool, tasks: &mut Vec<LeaseTask>) {
         let mut zones = self.zones.lock();
         zones.retain(|zone| zone.strong_count() > 0);
@@ -395,25 +392,25 @@ impl LeaseQueue {
         *self.held.lock() = held.collect();
     }
 
-    /// Drops all leases, which the store has lost; what it said of the keys before is kept.
+    /// Drops all leases, which the store has lost; its earlier verdicts are kept.
     pub(super) fn lose_leases(&self) {
         for leases in self.zones.lock().iter().filter_map(Weak::upgrade) {
             leases.lose_leases();
         }
     }
 
-    /// What this gateway had in hand when that was last looked at.
+    /// What this gateway held at the last sweep.
     pub(super) fn held(&self) -> Vec<LeaseHoldings> {
         self.held.lock().clone()
     }
 
     fn note(&self, task: &LeaseTask, granted: u64) {
         self.leased.fetch_add(granted, Ordering::Relaxed);
-        let returned = task.ask.back / Excess::ONE.0;
+        let returned = task.request.back / Excess::ONE.0;
         self.returned.fetch_add(returned, Ordering::Relaxed);
     }
 
-    /// Gets keys what they want, for as long as it is polled.
+    /// Gets leases for the keys that need them, for as long as it is polled.
     pub(in crate::store::redis) async fn run(&self, clock: &Clock) {
         let mut connection: Option<(u64, RedisConnection)> = None;
         let mut sweep = tokio::time::interval(SWEEP);
@@ -451,7 +448,7 @@ impl LeaseQueue {
         }
     }
 
-    /// Gives back all that is in hand.
+    /// Gives back all leases.
     pub(in crate::store::redis) async fn return_all(
         &self,
         connection: &RedisConnection,
@@ -462,7 +459,7 @@ impl LeaseQueue {
         self.perform(connection, tasks, clock).await;
     }
 
-    fn sharing(&self, now: Millis) -> FleetShare {
+    fn share(&self, now: Millis) -> FleetShare {
         let (all, present) = self.store.fleet.parts();
         // In a cluster the list may lie on another server than the keys.
         let list = match self.store.connector.is_cluster() {
@@ -479,7 +476,7 @@ impl LeaseQueue {
     }
 
     async fn reach(&self, clock: &Clock) -> Option<RedisConnection> {
-        match tokio::time::timeout(LATE, self.store.connector.connect()).await {
+        match tokio::time::timeout(REPLY_TIMEOUT, self.store.connector.connect()).await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
                 self.store.give_up(clock.now(), error.to_string());
@@ -489,7 +486,7 @@ impl LeaseQueue {
         }
     }
 
-    /// Asks about all, and tells those who wait; whether the connection is still good.
+    /// Sends all tasks and hands the replies to their accounts; whether the connection is still good.
     async fn perform(
         &self,
         connection: &RedisConnection,
@@ -497,32 +494,32 @@ impl LeaseQueue {
         clock: &Clock,
     ) -> bool {
         let sent = clock.now();
-        let sharing = self.sharing(sent);
+        let share = self.share(sent);
         let tasks = Arc::new(tasks);
         // In a cluster every key has its own place.
-        let together = if connection.is_cluster() { 1 } else { TOGETHER };
+        let batch = if connection.is_cluster() { 1 } else { BATCH };
         let mut asking = JoinSet::new();
-        for start in (0..tasks.len()).step_by(together) {
-            let part = start..tasks.len().min(start + together);
+        for start in (0..tasks.len()).step_by(batch) {
+            let part = start..tasks.len().min(start + batch);
             let (mut connection, tasks) = (connection.clone(), Arc::clone(&tasks));
-            let sharing = sharing.clone();
+            let share = share.clone();
             self.store.asked_behind.fetch_add(1, Ordering::Relaxed);
             asking.spawn(async move {
-                let answer = ask(&mut connection, &tasks[part.clone()], &sharing).await;
-                (part, answer)
+                let reply = request(&mut connection, &tasks[part.clone()], &share).await;
+                (part, reply)
             });
         }
-        let mut open: Vec<bool> = vec![true; tasks.len()];
+        let mut unanswered: Vec<bool> = vec![true; tasks.len()];
         let mut sound = true;
-        let heard = async {
-            while let Some(Ok((part, answer))) = asking.join_next().await {
-                open[part.clone()].fill(false);
-                match answer {
+        let receive = async {
+            while let Some(Ok((part, reply))) = asking.join_next().await {
+                unanswered[part.clone()].fill(false);
+                match reply {
                     Ok(grants) => {
                         self.store.breaker.hit();
                         for (task, grant) in tasks[part].iter().zip(&grants) {
                             self.note(task, grant.granted);
-                            if let Some((leases, key)) = &task.whose {
+                            if let Some((leases, key)) = &task.account {
                                 leases.settle(key, sent, clock.now(), grant);
                             }
                         }
@@ -537,9 +534,9 @@ impl LeaseQueue {
                 }
             }
         };
-        let in_time = tokio::time::timeout(LATE.max(self.store.timeout), heard).await;
-        for (task, open) in tasks.iter().zip(open) {
-            if open {
+        let in_time = tokio::time::timeout(REPLY_TIMEOUT.max(self.store.timeout), receive).await;
+        for (task, unanswered) in tasks.iter().zip(unanswered) {
+            if unanswered {
                 give_up(std::slice::from_ref(task));
             }
         }
@@ -566,22 +563,22 @@ struct FleetShare {
 
 fn give_up(tasks: &[LeaseTask]) {
     for task in tasks {
-        if let Some((leases, key)) = &task.whose {
-            leases.fail(key, &task.ask);
+        if let Some((leases, key)) = &task.account {
+            leases.fail(key, &task.request);
         }
     }
 }
 
 /// One script, run once.
-async fn ask(
+async fn request(
     connection: &mut RedisConnection,
     tasks: &[LeaseTask],
-    sharing: &FleetShare,
+    share: &FleetShare,
 ) -> Result<Vec<LeaseGrant>, RedisError> {
-    let answer = LEASE
-        .perform(connection, |command| write(command, tasks, sharing))
+    let reply = LEASE
+        .perform(connection, |command| write(command, tasks, share))
         .await?;
-    grants(tasks, &answer).ok_or_else(|| {
+    grants(tasks, &reply).ok_or_else(|| {
         (
             redis::ErrorKind::UnexpectedReturnType,
             "not an answer of ours",
@@ -590,21 +587,21 @@ async fn ask(
     })
 }
 
-fn write(command: &mut Cmd, tasks: &[LeaseTask], sharing: &FleetShare) {
+fn write(command: &mut Cmd, tasks: &[LeaseTask], share: &FleetShare) {
     command.arg(tasks.len());
     for task in tasks {
         command.arg(&*task.name);
     }
-    command.arg(u8::from(sharing.lost));
-    command.arg(&sharing.list).arg(&sharing.gateway);
-    command.arg(sharing.gateways).arg(sharing.weight);
+    command.arg(u8::from(share.lost));
+    command.arg(&share.list).arg(&share.gateway);
+    command.arg(share.gateways).arg(share.weight);
     for task in tasks {
-        let owed = task.spec.script_args(Cost(task.ask.owed));
-        let back = task.spec.script_args(Cost(task.ask.back));
-        let left = task.ask.left.and_then(|left| i64::try_from(left).ok());
+        let owed = task.spec.script_args(Cost(task.request.owed));
+        let back = task.spec.script_args(Cost(task.request.back));
+        let left = task.request.left.and_then(|left| i64::try_from(left).ok());
         command.arg(owed.algorithm).arg(left.unwrap_or(-1));
         command.arg(owed.cost).arg(back.cost);
-        command.arg(task.ask.window).arg(task.ask.want);
+        command.arg(task.request.window).arg(task.request.want);
         command.arg(u8::from(task.punishable));
         for number in owed.numbers {
             command.arg(number);
@@ -612,9 +609,9 @@ fn write(command: &mut Cmd, tasks: &[LeaseTask], sharing: &FleetShare) {
     }
 }
 
-/// What was answered to each; `None` for what no script of ours says.
-fn grants(tasks: &[LeaseTask], answer: &Value) -> Option<Vec<LeaseGrant>> {
-    let Value::Array(numbers) = answer else {
+/// The grant for each task; `None` for a reply that the script cannot give.
+fn grants(tasks: &[LeaseTask], reply: &Value) -> Option<Vec<LeaseGrant>> {
+    let Value::Array(numbers) = reply else {
         return None;
     };
     let numbers = numbers
@@ -624,21 +621,21 @@ fn grants(tasks: &[LeaseTask], answer: &Value) -> Option<Vec<LeaseGrant>> {
             _ => None,
         })
         .collect::<Option<Vec<_>>>()?;
-    let (answers, []) = numbers.as_chunks::<8>() else {
+    let (replies, []) = numbers.as_chunks::<8>() else {
         return None;
     };
-    if answers.len() != tasks.len() {
+    if replies.len() != tasks.len() {
         return None;
     }
     tasks
         .iter()
-        .zip(answers)
-        .map(|(task, answer)| grant(task, answer))
+        .zip(replies)
+        .map(|(task, reply)| grant(task, reply))
         .collect()
 }
 
-fn grant(task: &LeaseTask, answer: &[i64; 8]) -> Option<LeaseGrant> {
-    let [kind, excess, wait, left, granted, lasts, window, penalty] = *answer;
+fn grant(task: &LeaseTask, reply: &[i64; 8]) -> Option<LeaseGrant> {
+    let [kind, excess, wait, left, granted, lasts, window, penalty] = *reply;
     let scale = task.spec.script_args(Cost::ONE).scale;
     let millis = |number: i64| u64::try_from(number).ok().map(Duration::from_millis);
     let excess = scale.excess(u64::try_from(excess).ok()?);
@@ -652,14 +649,14 @@ fn grant(task: &LeaseTask, answer: &[i64; 8]) -> Option<LeaseGrant> {
     })
 }
 
-/// How often accounts are looked through.
+/// How often the accounts are swept.
 const SWEEP: Duration = Duration::from_millis(250);
 
-/// How long an answer may take that nobody waits for.
-const LATE: Duration = Duration::from_millis(250);
+/// How long a reply may take that no request waits for.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How many keys are one question: so many do not keep a server from others for long.
-const TOGETHER: usize = 32;
+/// How many keys one script serves: so many do not keep a server from others for long.
+const BATCH: usize = 32;
 
 /// For how long what is known here counts after a store has lost its memory.
 const LOST: Duration = Duration::from_secs(10);

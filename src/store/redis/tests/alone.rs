@@ -130,8 +130,8 @@ fn left(key_status: Option<KeyStatus>, spec: &LimitSpec) -> u64 {
 fn recall(store: &RateZone, lost: bool, picture: &RateZone, now: Millis, spec: &LimitSpec) {
     let key = Key::from_bytes(KEY);
     let known = store.key_status(&key, now, spec);
-    let told = left(picture.key_status(&key, now, spec), spec);
-    let gone = left(known, spec).saturating_sub(told + u64::from(known.is_some()));
+    let script_runner = left(picture.key_status(&key, now, spec), spec);
+    let gone = left(known, spec).saturating_sub(script_runner + u64::from(known.is_some()));
     if known.is_none() || lost {
         store.debit(&key, now, Cost(gone * Cost::ONE.0), spec);
     }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::algorithm::{Blocks, Cost, Excess, LimitSpec, Verdict};
 use crate::store::rate_zone::StoreVerdict;
 use crate::store::redis::script::KeyCheck;
-use crate::store::redis::tests::{Server, Told, hold_through, steps, windows};
+use crate::store::redis::tests::{ScriptRunner, Server, hold_through, steps, windows};
 
 #[test]
 fn the_sliding_window_in_blocks_is_the_same_in_redis() {
@@ -26,7 +26,7 @@ fn the_sliding_window_in_blocks_is_the_same_in_redis() {
 #[test]
 fn blocks_of_another_length_fall_out_no_earlier() {
     let server = Server::start();
-    let mut told = Told::new(&server);
+    let mut script_runner = ScriptRunner::new(&server);
     let check = |precision| {
         let spec = LimitSpec::Blocks(Blocks {
             limit: Excess::requests(10),
@@ -36,7 +36,7 @@ fn blocks_of_another_length_fall_out_no_earlier() {
         KeyCheck::new(b"key".to_vec(), &spec, Cost::ONE, false)
     };
     let mut passed = |precision, now| {
-        let verdicts = (0..20).map(|_| told.run("charge", &[check(precision)], now));
+        let verdicts = (0..20).map(|_| script_runner.run("charge", &[check(precision)], now));
         let passes =
             |verdicts: &Vec<StoreVerdict>| matches!(verdicts[0].outcome, Verdict::Pass { .. });
         verdicts.filter(passes).count()

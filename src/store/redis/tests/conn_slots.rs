@@ -1,4 +1,4 @@
-//! What this gateway knows of its places.
+//! The ledger of the slots that this gateway holds.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ fn claim(keys: &[&str]) -> Arc<SlotClaim> {
     Arc::new(claim)
 }
 
-fn sets(places: &[SlotRef]) -> Vec<String> {
-    let name = |place: &SlotRef| String::from_utf8_lossy(&place.set).into_owned();
-    let mut sets: Vec<_> = places.iter().map(name).collect();
+fn sets(slots: &[SlotRef]) -> Vec<String> {
+    let name = |slot: &SlotRef| String::from_utf8_lossy(&slot.set).into_owned();
+    let mut sets: Vec<_> = slots.iter().map(name).collect();
     sets.sort();
     sets
 }
@@ -38,23 +38,23 @@ fn a_place_is_given_back_once() {
 }
 
 #[test]
-fn until_it_is_heard_of_a_place_that_was_given_back_counts_for_nobody_here() {
+fn a_slot_being_released_does_not_count_at_this_gateway() {
     let mut ledger = SlotLedger::default();
     let both = claim(&["a", "b"]);
     let id = ledger.hold(&both, Millis(5));
-    let nobody = |ledger: &SlotLedger| ledger.leaving(&both.wants).iter().all(|ids| ids.is_empty());
-    assert!(nobody(&ledger));
+    let none = |ledger: &SlotLedger| ledger.leaving(&both.wants).iter().all(|ids| ids.is_empty());
+    assert!(none(&ledger));
     ledger.give(id);
     let other = claim(&["b", "c"]);
     let leaving = ledger.leaving(&other.wants);
     assert_eq!((&leaving[0][..], &leaving[1][..]), (&[id][..], &[][..]));
     let given = ledger.given();
     ledger.gone(&given);
-    assert!(nobody(&ledger));
+    assert!(none(&ledger));
 }
 
 #[test]
-fn only_what_is_held_for_long_is_spoken_for_and_what_was_not_heard_at_once_again() {
+fn only_slots_held_for_long_are_renewed_and_a_failed_renewal_is_repeated() {
     let mut ledger = SlotLedger::default();
     let id = ledger.hold(&claim(&["old"]), Millis(1_000));
     ledger.hold(&claim(&["new"]), Millis(3_500));

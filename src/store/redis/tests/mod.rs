@@ -32,7 +32,7 @@ use crate::clock::Millis;
 use crate::store::key::Key;
 use crate::store::rate_zone::{RateZone, StoreVerdict};
 
-/// A server of one's own, on a socket that nobody else knows.
+/// A Redis server of one test, on a socket of its own.
 struct Server {
     child: Child,
     directory: TempDir,
@@ -90,18 +90,18 @@ enum Step {
 }
 
 /// The script as a gateway runs it, except that it is told the time.
-struct Told {
+struct ScriptRunner {
     program: LuaScript,
     connection: redis::Connection,
 }
 
-impl Told {
+impl ScriptRunner {
     fn new(server: &Server) -> Self {
         // Time that is told does not pass for the server: nothing may expire by its own.
         let algorithms = script::algorithms();
         let algorithms = algorithms.replace(", 'PX', string.format('%.0f', left + 1)", "");
         Self {
-            program: LuaScript::of(TOLD, &[&algorithms, DECIDING]),
+            program: LuaScript::of(GIVEN_CLOCK, &[&algorithms, DECIDING]),
             connection: server.connection(),
         }
     }
@@ -179,7 +179,7 @@ fn hold_through(
     steps: impl Strategy<Value = Vec<(u64, Step)>>,
 ) {
     let server = Server::start();
-    let told = std::cell::RefCell::new(Told::new(&server));
+    let script_runner = std::cell::RefCell::new(ScriptRunner::new(&server));
     let mut runner = TestRunner::new(ProptestConfig {
         cases: ProptestConfig::default().cases / 2,
         failure_persistence: None,
@@ -188,8 +188,8 @@ fn hold_through(
     let refused = prop_oneof![Just(false), Just(true)];
     runner
         .run(&(spec, steps, refused), |(spec, steps, refused)| {
-            let mut told = told.borrow_mut();
-            told.forget();
+            let mut script_runner = script_runner.borrow_mut();
+            script_runner.forget();
             let zone = RateZone::new("zone", 1 << 20, &spec, refused);
             let key = Key::from_bytes(b"key");
             let mut now = 1_700_000_000_000;
@@ -201,7 +201,7 @@ fn hold_through(
                         let cost = Cost::milli(cost);
                         let check = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
                         let (expected, receipt) = zone.charge(&key, Millis(now), cost, &spec);
-                        let got = told.run("charge", &[check], now);
+                        let got = script_runner.run("charge", &[check], now);
                         prop_assert_eq!(got[0].outcome, expected, "at {}", now);
                         if let Some(key_status) = zone.key_status(&key, Millis(now), &spec) {
                             // Times divided by times: of these the script knows the number to one.
@@ -230,7 +230,7 @@ fn hold_through(
                         if let Some((cost, receipt)) = last.take() {
                             let check = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
                             zone.refund(&key, receipt, Millis(now), cost, &spec);
-                            told.run("refund", &[check], now);
+                            script_runner.run("refund", &[check], now);
                             clock::forget_drained(&zone, &key, now, &spec);
                         }
                     }
@@ -321,7 +321,7 @@ fn the_sliding_log_is_the_same_in_redis() {
 #[test]
 fn all_are_asked_before_any_is_charged() {
     let server = Server::start();
-    let mut told = Told::new(&server);
+    let mut script_runner = ScriptRunner::new(&server);
     let check = |name: &str, burst| {
         let spec = LimitSpec::LeakyBucket(LeakyBucket {
             rate: Rate::per_minute(1_000),
@@ -336,11 +336,11 @@ fn all_are_asked_before_any_is_charged() {
             .iter()
             .all(|answer| matches!(answer.outcome, Verdict::Pass { .. }))
     };
-    assert!(passed(&told.run("charge", &both, 1_000)));
+    assert!(passed(&script_runner.run("charge", &both, 1_000)));
     for _ in 0..20 {
-        assert!(!passed(&told.run("charge", &both, 1_000)));
+        assert!(!passed(&script_runner.run("charge", &both, 1_000)));
     }
-    let left = (0..20).filter(|_| passed(&told.run("charge", &both[..1], 1_000)));
+    let left = (0..20).filter(|_| passed(&script_runner.run("charge", &both[..1], 1_000)));
     assert_eq!(left.count(), 9);
 }
 
@@ -348,8 +348,8 @@ fn all_are_asked_before_any_is_charged() {
 #[test]
 fn a_key_lives_until_it_has_drained() {
     let server = Server::start();
-    let mut told = Told {
-        program: LuaScript::of(TOLD, &[&script::algorithms(), DECIDING]),
+    let mut script_runner = ScriptRunner {
+        program: LuaScript::of(GIVEN_CLOCK, &[&script::algorithms(), DECIDING]),
         connection: server.connection(),
     };
     let spec = LimitSpec::LeakyBucket(LeakyBucket {
@@ -359,7 +359,7 @@ fn a_key_lives_until_it_has_drained() {
     });
     for _ in 0..6 {
         let check = KeyCheck::new(b"slow".to_vec(), &spec, Cost::ONE, false);
-        told.run("charge", &[check], 5_000);
+        script_runner.run("charge", &[check], 5_000);
     }
     let mut connection = server.connection();
     let left: u64 = redis::cmd("PTTL")
@@ -370,4 +370,4 @@ fn a_key_lives_until_it_has_drained() {
 }
 
 /// In place of the server's clock: the time is the last argument.
-const TOLD: &str = "local now = tonumber(table.remove(ARGV))\n";
+const GIVEN_CLOCK: &str = "local now = tonumber(table.remove(ARGV))\n";

@@ -37,7 +37,7 @@ fn in_line() -> impl Strategy<Value = LimitSpec> {
 #[test]
 fn who_may_wait_waits_as_long_in_redis() {
     let server = Server::start();
-    let told = std::cell::RefCell::new(Told::new(&server));
+    let script_runner = std::cell::RefCell::new(ScriptRunner::new(&server));
     let mut runner = TestRunner::new(ProptestConfig {
         cases: ProptestConfig::default().cases / 2,
         failure_persistence: None,
@@ -47,8 +47,8 @@ fn who_may_wait_waits_as_long_in_redis() {
     let cases = (in_line(), pauses, 0..20_000u64);
     runner
         .run(&cases, |(spec, pauses, longest)| {
-            let mut told = told.borrow_mut();
-            told.forget();
+            let mut script_runner = script_runner.borrow_mut();
+            script_runner.forget();
             let longest = Duration::from_millis(longest);
             let zone = RateZone::new("zone", 1 << 20, &spec, false);
             let mut now = 1_700_000_000_000;
@@ -57,7 +57,7 @@ fn who_may_wait_waits_as_long_in_redis() {
                 let (cost, refused) = (Cost::ONE, false);
                 let mut check = KeyCheck::new(b"key".to_vec(), &spec, cost, refused);
                 check.patience = Some(longest);
-                let got = told.run("charge", &[check], now);
+                let got = script_runner.run("charge", &[check], now);
                 let expected = expected(&zone, &spec, now, longest);
                 prop_assert_eq!(got[0].outcome, expected, "at {}", now);
             }

@@ -32,8 +32,8 @@ fn what_is_in_hand_is_told_as_left() {
         penalty: None,
     };
     account.settle(NOW, NOW, &grant, lease_mode);
-    assert_eq!(account.news(NOW), Some(15));
-    assert_eq!(account.news(NOW), None, "it was passed on");
+    assert_eq!(account.unreported(NOW), Some(15));
+    assert_eq!(account.unreported(NOW), None, "it was passed on");
 }
 
 #[test]

@@ -304,7 +304,7 @@ fn a_refusal_holds_until_a_moment_before_its_time() {
     );
 }
 
-/// Forgotten, it would be let in on credit as a key that nobody has heard of.
+/// A forgotten key would pass on credit like a new one.
 #[test]
 fn a_key_over_its_limit_is_known_until_it_may_come_back() {
     let numbers = TokenBucket {
@@ -321,7 +321,11 @@ fn a_key_over_its_limit_is_known_until_it_may_come_back() {
     let passes = |verdict| matches!(verdict, LeaseVerdict::Spent(_));
     assert!(passes(account.spend(NOW, Cost::ONE, lease_mode).0));
     settle(&mut account, &mut count, NOW, lease_mode);
-    assert_eq!(account.news(after(30_000)), Some(0), "nothing came back");
+    assert_eq!(
+        account.unreported(after(30_000)),
+        Some(0),
+        "nothing came back"
+    );
     assert!(!account.is_over(after(59_000)));
     assert!(!passes(
         account.spend(after(59_000), Cost::ONE, lease_mode).0
