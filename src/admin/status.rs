@@ -119,7 +119,7 @@ fn status(call: &ApiCall) -> Result<Status, ApiError> {
 /// The file's own words, with the numbers that were changed since: a reader must not see a limit that is not in force.
 fn config(generation: &Generation) -> String {
     let source = &generation.plan.source;
-    let numbers = &generation.live_changes.numbers;
+    let numbers = &generation.live_changes.settings_by_zone;
     if numbers.is_empty() {
         return source.to_string();
     }

@@ -119,7 +119,7 @@ fn shown(
         store: zone.store.map(str::to_owned),
         r#override: generation
             .live_changes
-            .numbers
+            .settings_by_zone
             .get(zone.name)
             .map(ZoneOverride::of),
         marks: zone.key_admin.count() as u64,
@@ -369,9 +369,14 @@ fn swap(
         let present = generation.load_full();
         find(&present, zone)?;
         let mut live_changes = present.live_changes.clone();
-        change(live_changes.numbers.entry(zone.into()).or_default());
+        change(
+            live_changes
+                .settings_by_zone
+                .entry(zone.into())
+                .or_default(),
+        );
         live_changes
-            .numbers
+            .settings_by_zone
             .retain(|_, numbers| !numbers.is_empty());
         let plan = amended(&present, &live_changes)?;
         let next = Arc::new(present.amended(plan, live_changes));
@@ -386,7 +391,7 @@ fn swap(
 /// The plan of the file with all changed numbers.
 fn amended(generation: &Generation, live_changes: &LiveChanges) -> Result<Plan, ApiError> {
     let mut plan = (*live_changes.file).clone();
-    for (zone, numbers) in &live_changes.numbers {
+    for (zone, numbers) in &live_changes.settings_by_zone {
         let applied = match find(generation, zone)? {
             ZoneRef::Conn(index, _) => set_places(&mut plan, index, numbers),
             ZoneRef::Req(index, _) => set_numbers(&mut plan, index, numbers),

@@ -15,7 +15,6 @@ use arc_swap::ArcSwap;
 use super::demo;
 use crate::config::plan::{Plan, SocketAddress};
 use crate::config::{ConfigFiles, Report, Severity, plan};
-use crate::limits::Zones;
 use crate::listen::{BoundSocket, InheritedSockets, SharedSocket};
 use crate::proxy::{Generation, GenerationParts, ListenerHandle};
 use crate::store::SharedStore;
@@ -63,15 +62,12 @@ pub enum Error {
 #[derive(Debug)]
 pub(super) struct GenerationDraft {
     pub(super) plan: Arc<Plan>,
-    pub(super) stores: Vec<Arc<SharedStore>>,
+    pub(super) parts: GenerationParts,
     /// For each address that is new, in the plan's order, a socket for each loop.
     pub(super) sockets: Vec<Vec<BoundSocket>>,
     /// Where the admin listener has to be bound anew.
     pub(super) admin: Option<std::net::TcpListener>,
-    upstreams: Vec<Arc<Upstream>>,
-    tls: TlsContexts,
-    access: Option<AccessLog>,
-    error: ErrorDestination,
+    error_log: ErrorDestination,
 }
 
 impl GenerationDraft {
@@ -88,20 +84,20 @@ impl GenerationDraft {
             .into_iter()
             .filter(|address| !ours.contains(address))
             .collect();
-        let error = ErrorDestination::open(plan.log.error.as_deref(), writer)?;
+        let error_log = ErrorDestination::open(plan.log.error.as_deref(), writer)?;
         let access = plan.log.access.as_ref();
-        let access = access.map(|log| AccessLog::open(log, writer)).transpose()?;
+        let access_log = access.map(|log| AccessLog::open(log, writer)).transpose()?;
         let tls = TlsContexts::build(&plan, before.map(|before| (&*before.plan, &before.tls)))?;
         let upstreams = plan.upstreams.iter().map(|upstream| {
-            let unchanged_upstream =
-                before.and_then(|before| unchanged_upstream(upstream, &plan, before));
-            let changed = || {
-                let old = before.and_then(|before| upstream_before(upstream, before));
-                Upstream::build(upstream, tls.clients(), old).map(Arc::new)
-            };
-            unchanged_upstream.map_or_else(changed, Ok)
+            let unchanged = before.and_then(|before| unchanged_upstream(upstream, &plan, before));
+            if let Some(unchanged) = unchanged {
+                return Ok(unchanged);
+            }
+            let mut old = before.iter().flat_map(|before| &before.upstreams);
+            let old = old.find(|old| *old.name() == *upstream.name);
+            Upstream::build(upstream, tls.clients(), old.map(|old| &**old)).map(Arc::new)
         });
-        let upstreams = upstreams.collect::<Result<_, _>>()?;
+        let upstreams = upstreams.collect::<Result<_, upstream::Error>>()?;
         let stores = plan.stores.iter().map(|store| {
             let known = before.and_then(|before| {
                 let index = before.plan.stores.iter().position(|old| old == store)?;
@@ -117,12 +113,14 @@ impl GenerationDraft {
         Ok(Self {
             admin,
             plan: Arc::new(plan),
-            stores,
+            parts: GenerationParts {
+                stores,
+                upstreams,
+                tls,
+                access_log,
+            },
             sockets,
-            upstreams,
-            tls,
-            access,
-            error,
+            error_log,
         })
     }
 
@@ -132,16 +130,8 @@ impl GenerationDraft {
         listener_indices: Box<[Option<usize>]>,
         before: Option<&Generation>,
     ) -> Generation {
-        let inherited = before.map(|before| (&*before.plan, &before.zones));
-        self.error.activate();
-        let parts = GenerationParts {
-            zones: Zones::build_after(&self.plan, &self.stores, inherited),
-            upstreams: self.upstreams,
-            tls: self.tls,
-            access: self.access,
-            listener_indices,
-        };
-        Generation::build(self.plan, parts, before)
+        self.error_log.activate();
+        Generation::build(self.plan, self.parts, listener_indices, before)
     }
 }
 
@@ -158,17 +148,8 @@ fn unchanged_upstream(
 ) -> Option<Arc<Upstream>> {
     let mut planned = before.plan.upstreams.iter();
     let index = planned.position(|old| plan.keeps(upstream, &before.plan, old))?;
-    let unchanged_upstream = before.upstreams.get(index)?;
-    unchanged_upstream
-        .has_same_addresses(upstream)
-        .then(|| Arc::clone(unchanged_upstream))
-}
-
-/// The upstream of the generation before with the same name.
-fn upstream_before<'l>(upstream: &plan::Upstream, before: &'l Generation) -> Option<&'l Upstream> {
-    let mut all = before.upstreams.iter();
-    let old = all.find(|old| *old.name() == *upstream.name)?;
-    Some(old)
+    let old = before.upstreams.get(index)?;
+    old.has_same_addresses(upstream).then(|| Arc::clone(old))
 }
 
 /// A socket for the admin listener, where it is not where it was.
@@ -200,7 +181,7 @@ fn bind_admin(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
 pub(super) struct Listeners {
     open: Vec<(SocketAddress, Arc<ListenerHandle>)>,
     /// Copies of the sockets of each open listener, by its number.
-    shared_sockets: HashMap<usize, Vec<SharedSocket>>,
+    pub(super) shared_sockets: HashMap<usize, Vec<SharedSocket>>,
     /// By number. A handle whose last connection has ended is gone, and its number free.
     all: Vec<Weak<ListenerHandle>>,
 }
@@ -248,29 +229,19 @@ impl Listeners {
         }
     }
 
-    /// Takes over the changes that were made.
-    pub(super) fn apply(&mut self, change: ListenerChanges, closed: &[Arc<ListenerHandle>]) {
-        for handle in closed {
-            self.shared_sockets.remove(&handle.number());
+    /// Takes over the changes that were made; gives the listeners that were closed.
+    pub(super) fn apply(&mut self, changes: ListenerChanges) -> Vec<Arc<ListenerHandle>> {
+        for handle in &changes.closed {
+            self.shared_sockets.remove(&handle.number);
         }
-        self.open = change.wanted;
+        self.open = changes.wanted;
+        changes.closed
     }
 
     /// Keeps a copy of a listener's sockets, for a process that may take over.
     pub(super) fn share(&mut self, handle: &ListenerHandle, sockets: &[BoundSocket]) {
         let sockets = sockets.iter().filter_map(|socket| socket.share().ok());
-        self.shared_sockets
-            .insert(handle.number(), sockets.collect());
-    }
-
-    /// The sockets of all open listeners.
-    pub(super) fn shared_sockets(&self) -> impl Iterator<Item = &SharedSocket> {
-        self.shared_sockets.values().flatten()
-    }
-
-    /// Drops the copies: the sockets close when the loops stop.
-    pub(super) fn drop_shared_sockets(&mut self) {
-        self.shared_sockets.clear();
+        self.shared_sockets.insert(handle.number, sockets.collect());
     }
 
     fn new_handle(&mut self, generation: &Arc<ArcSwap<Generation>>) -> Arc<ListenerHandle> {
@@ -289,15 +260,10 @@ impl Listeners {
     }
 }
 
-/// The table of the first generation, whose handles are in the order of its plan.
-pub(super) fn first_indices(plan: &Plan) -> Box<[Option<usize>]> {
-    (0..plan.listeners.len()).map(Some).collect()
-}
-
 impl ListenerChanges {
     /// The plan's listener of each handle, by the handle's number.
     pub(super) fn listener_indices(&self) -> Box<[Option<usize>]> {
-        let numbers = self.wanted.iter().map(|(_, handle)| handle.number());
+        let numbers = self.wanted.iter().map(|(_, handle)| handle.number);
         let mut listener_indices = vec![None; numbers.clone().max().map_or(0, |most| most + 1)];
         for (listener, number) in numbers.enumerate() {
             listener_indices[number] = Some(listener);

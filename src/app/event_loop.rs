@@ -36,7 +36,7 @@ pub(super) enum LoopCommand {
 /// Sends commands to all loops.
 #[derive(Debug, Clone)]
 pub(super) struct EventLoops {
-    commands: Vec<mpsc::UnboundedSender<LoopCommand>>,
+    pub(super) commands: Vec<mpsc::UnboundedSender<LoopCommand>>,
 }
 
 /// What all loops have in common.
@@ -65,11 +65,6 @@ struct LoopListener {
 }
 
 impl EventLoops {
-    /// The number of loops.
-    pub(super) fn count(&self) -> usize {
-        self.commands.len()
-    }
-
     /// Starts as many as the plan wants.
     pub(super) fn start(
         shared: &LoopShared,
@@ -121,7 +116,7 @@ impl EventLoops {
 
     /// Has all loops stop accepting on a listener; done when none accepts, and the address is free again.
     pub(super) async fn close(&self, listener: &ListenerHandle) {
-        for is_done in self.send(|done| LoopCommand::Close(listener.number(), done)) {
+        for is_done in self.send(|done| LoopCommand::Close(listener.number, done)) {
             // A loop that has ended listens nowhere.
             drop(is_done.await);
         }
@@ -190,7 +185,7 @@ impl EventLoop {
         match command {
             LoopCommand::Ping(here) => {
                 // The receiver may have given up.
-                let _told = here.send(());
+                let _sent = here.send(());
             }
             LoopCommand::Close(number, done) => {
                 if let Some(listening) = self.open.remove(&number) {
@@ -199,7 +194,7 @@ impl EventLoop {
                     tokio::spawn(async move {
                         listening.acceptors.wait().await;
                         // There is no receiver where the process is about to end.
-                        let _told = done.send(());
+                        let _sent = done.send(());
                     });
                 }
             }
@@ -212,7 +207,7 @@ impl EventLoop {
                     })
                     .await;
                     // There is no receiver where the process is about to end.
-                    let _told = done.send(());
+                    let _sent = done.send(());
                     let follow_up = {
                         let (store, clock) = (Arc::clone(&store), clock.clone());
                         move || Arc::clone(&store).follow_up(clock.clone())
@@ -233,7 +228,7 @@ impl EventLoop {
     }
 
     fn open(&mut self, socket: BoundSocket, listener: Arc<ListenerHandle>) {
-        let listening = self.open.entry(listener.number());
+        let listening = self.open.entry(listener.number);
         let listening = listening.or_insert_with(|| LoopListener {
             stop: self.shared.stop.child_token(),
             acceptors: TaskTracker::new(),
@@ -242,7 +237,7 @@ impl EventLoop {
         let clock = self.shared.clock.clone();
         let limiter = Arc::clone(&self.shared.limiter);
         let handler = ConnectionHandler::new(socket.address(), listener, clock.clone(), limiter);
-        let served = stop.clone();
+        let connection_stop = stop.clone();
         let accepting = listen::accept_loop(
             socket,
             clock,
@@ -253,7 +248,7 @@ impl EventLoop {
                 Some(
                     handler
                         .clone()
-                        .serve(stream, client, permit, served.clone()),
+                        .serve(stream, client, permit, connection_stop.clone()),
                 )
             },
         );

@@ -101,11 +101,12 @@ impl App {
         std::mem::take(&mut start.inherited).close();
         let sockets = std::mem::take(&mut draft.sockets);
         let admin = draft.admin.take();
-        let listeners = build::first_indices(&draft.plan);
+        // The first handles are numbered in the order of the plan.
+        let listener_indices = (0..draft.plan.listeners.len()).map(Some).collect();
         Ok(Self {
             runtime,
             signals,
-            generation: Arc::new(ArcSwap::from_pointee(draft.build(listeners, None))),
+            generation: Arc::new(ArcSwap::from_pointee(draft.build(listener_indices, None))),
             start,
             accept_shards,
             sockets,
@@ -165,10 +166,10 @@ impl App {
             let (mut reloader, end) = reloader.serve_until(asked, &upgrade, stopping).await;
             admin.set_ready(false);
             if end == StopReason::Stopped {
-                systemd.stopping();
+                systemd.notify("STOPPING=1\nSTATUS=stopping");
             }
             // Or the kernel would go on accepting connections that are never served.
-            reloader.listeners.drop_shared_sockets();
+            reloader.listeners.shared_sockets.clear();
             shared.stop.cancel();
             let grace = self.generation.load().plan.shutdown_timeout;
             self.signals.drained(threads, grace).await;
@@ -224,7 +225,7 @@ async fn run_watchdog(
             () = loops.ping() => {}
             () = stop.cancelled() => {}
         }
-        systemd.alive();
+        systemd.notify("WATCHDOG=1");
         tokio::time::sleep(every).await;
     }
 }

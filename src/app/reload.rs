@@ -80,7 +80,7 @@ enum ReloadError {
 }
 
 impl Reloader {
-    /// Opens what the first generation asks for: its doors, its stores and the admin listener.
+    /// Opens what the first generation asks for: its listeners, its stores and the admin listener.
     pub(super) async fn begin(
         &mut self,
         sockets: Vec<Vec<BoundSocket>>,
@@ -131,10 +131,12 @@ impl Reloader {
             while let Ok(another) = asked.try_recv() {
                 waiting.push(another);
             }
-            let answer = self.reload().await;
+            self.systemd.reloading();
+            let result = self.reload().await;
+            self.systemd.ready(self.admin.reloads().generation());
             for asked in waiting.into_iter().flatten() {
                 // The receiver may have gone away meanwhile.
-                drop(asked.send(answer.clone()));
+                drop(asked.send(result.clone()));
             }
         }
     }
@@ -142,13 +144,14 @@ impl Reloader {
     /// Has the binary that is there by now take over; whether it has.
     async fn hand_over(&mut self) -> bool {
         let admin = self.admin_socket.as_ref().map(|admin| admin.try_clone());
-        let sockets = self.listeners.shared_sockets().map(SharedSocket::copy);
+        let sockets = self.listeners.shared_sockets.values().flatten();
         let sockets: io::Result<Vec<OwnedFd>> = sockets
+            .map(SharedSocket::copy)
             .chain(admin.map(|admin| admin.map(OwnedFd::from)))
             .collect();
         let started = match sockets.and_then(|sockets| NewProcess::start(&sockets)) {
             Ok(new_process) => {
-                let process = new_process.process();
+                let process = new_process.child.id();
                 self.new_process = Some(process);
                 let waiting = tokio::task::spawn_blocking(|| new_process.wait());
                 let waited = waiting.await.map_err(io::Error::other);
@@ -159,10 +162,11 @@ impl Reloader {
         };
         match started {
             Ok(process) => {
-                self.listeners
-                    .shared_sockets()
-                    .for_each(SharedSocket::give_away);
-                self.systemd.handed_over_to(process);
+                let sockets = self.listeners.shared_sockets.values().flatten();
+                sockets.for_each(SharedSocket::give_away);
+                self.systemd.notify(&format!(
+                    "MAINPID={process}\nSTATUS=handed over to {process}"
+                ));
                 tracing::info!(process, "the new binary runs and has taken over");
                 true
             }
@@ -175,13 +179,6 @@ impl Reloader {
 
     /// Reads the configuration again and puts it in force; where that fails, nothing changes.
     async fn reload(&mut self) -> Result<ReloadReport, ReloadFailure> {
-        self.systemd.reloading();
-        let answer = self.reload_or_not().await;
-        self.systemd.ready(self.admin.reloads().generation());
-        answer
-    }
-
-    async fn reload_or_not(&mut self) -> Result<ReloadReport, ReloadFailure> {
         let reloaded = {
             let mut reloading = Box::pin(self.try_reload());
             let failed = |panic| Err(ReloadError::Panicked(panic));
@@ -236,8 +233,13 @@ impl Reloader {
         let admin = draft.admin.take().map(listener).transpose()?;
         // From here on nothing fails.
         let mut changes = limits::forgotten_zones(&draft.plan, &before.plan);
-        changes.extend(self.needs_restart(&draft.plan));
-        self.join(&draft.stores).await;
+        let (wanted, running) = (draft.plan.workers, self.loops.commands.len());
+        if wanted != running {
+            changes.push(format!(
+                "workers: {wanted} is for the next start; there are {running} event loops and stay so"
+            ));
+        }
+        self.join(&draft.parts.stores).await;
         let sockets = std::mem::take(&mut draft.sockets);
         let change = self.listeners.plan(&draft.plan, &self.generation);
         let generation = Arc::new(draft.build(change.listener_indices(), Some(&before)));
@@ -256,34 +258,18 @@ impl Reloader {
         Ok((report, changes))
     }
 
-    /// Some things are settled when the process starts.
-    fn needs_restart(&self, plan: &Plan) -> Option<String> {
-        let (wanted, running) = (plan.workers, self.loops.count());
-        (wanted != running).then(|| {
-            format!(
-                "workers: {wanted} is for the next start; there are {running} event loops and stay so"
-            )
-        })
-    }
-
     async fn join(&mut self, stores: &[Arc<SharedStore>]) {
         self.stores.join(stores, &self.loops, &self.clock).await;
     }
 
     /// Opens and closes what a generation that is in force has changed.
-    async fn change_listeners(
-        &mut self,
-        mut change: ListenerChanges,
-        sockets: Vec<Vec<BoundSocket>>,
-    ) {
-        for (sockets, handle) in sockets.into_iter().zip(&change.opened) {
+    async fn change_listeners(&mut self, changes: ListenerChanges, sockets: Vec<Vec<BoundSocket>>) {
+        for (sockets, handle) in sockets.into_iter().zip(&changes.opened) {
             self.listeners.share(handle, &sockets);
             self.loops.open(sockets, handle);
         }
-        let closed = std::mem::take(&mut change.closed);
-        self.listeners.apply(change, &closed);
-        for handle in &closed {
-            self.loops.close(handle).await;
+        for handle in self.listeners.apply(changes) {
+            self.loops.close(&handle).await;
         }
     }
 

@@ -101,7 +101,7 @@ fn join(event_loop: JoinHandle<io::Result<()>>) {
     }
 }
 
-/// The way to systemd.
+/// The socket on which systemd is notified, and its address.
 #[derive(Debug, Default)]
 pub(super) struct Systemd(Option<(UnixDatagram, SocketAddr)>);
 
@@ -112,7 +112,7 @@ impl Systemd {
             return Self::default();
         };
         match connect(&name) {
-            Ok(way) => Self(Some(way)),
+            Ok(socket) => Self(Some(socket)),
             Err(error) => {
                 tracing::warn!(%error, "NOTIFY_SOCKET cannot be used: systemd will not hear of us");
                 Self::default()
@@ -136,26 +136,10 @@ impl Systemd {
         ));
     }
 
-    /// New connections are refused; what is in flight may finish.
-    pub(super) fn stopping(&self) {
-        self.notify("STOPPING=1\nSTATUS=stopping");
-    }
-
-    /// From now on this process is the one to look after.
-    pub(super) fn handed_over_to(&self, process: u32) {
-        self.notify(&format!(
-            "MAINPID={process}\nSTATUS=handed over to {process}"
-        ));
-    }
-
-    /// All is well.
-    pub(super) fn alive(&self) {
-        self.notify("WATCHDOG=1");
-    }
-
-    fn notify(&self, words: &str) {
+    /// Sends a message, if there is a supervisor.
+    pub(super) fn notify(&self, message: &str) {
         if let Some((socket, address)) = &self.0
-            && let Err(error) = socket.send_to_addr(words.as_bytes(), address)
+            && let Err(error) = socket.send_to_addr(message.as_bytes(), address)
         {
             tracing::debug!(%error, "systemd does not listen");
         }

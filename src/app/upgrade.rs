@@ -26,7 +26,7 @@ pub(super) struct OldProcess(UnixStream);
 /// The one that takes over from us, until it runs.
 #[derive(Debug)]
 pub(super) struct NewProcess {
-    child: Child,
+    pub(super) child: Child,
     line: UnixStream,
 }
 
@@ -76,11 +76,6 @@ impl NewProcess {
             return Err(error);
         }
         Ok(new_process)
-    }
-
-    /// Its process.
-    pub(super) fn process(&self) -> u32 {
-        self.child.id()
     }
 
     /// Waits until it runs; if it does not come that far it is ended. Blocks.

@@ -67,14 +67,14 @@ pub(super) fn add_connections(policy: &mut String, name: &ZoneName, limit: u32) 
 /// Appends what is left of a policy to a `RateLimit`, and until when.
 pub(super) fn add_state(state: &mut String, name: &ZoneName, left: u64, after: Option<Duration>) {
     separate(state);
-    let _written = match after.map(seconds) {
+    let _written = match after.map(whole_seconds) {
         Some(t) => write!(state, "{};r={left};t={t}", name.quoted),
         None => write!(state, "{};r={left}", name.quoted),
     };
 }
 
 /// A time in whole seconds, rounded up, at least one.
-pub(super) fn seconds(after: Duration) -> u64 {
+pub fn whole_seconds(after: Duration) -> u64 {
     let started = u64::from(after.subsec_nanos() > 0);
     after.as_secs().saturating_add(started).max(1)
 }
@@ -184,7 +184,7 @@ impl AllowedHeaders {
         for (name, number) in [
             (X_RATELIMIT_LIMIT, Some(tightest.quota)),
             (X_RATELIMIT_REMAINING, Some(tightest.remaining)),
-            (X_RATELIMIT_RESET, tightest.after.map(seconds)),
+            (X_RATELIMIT_RESET, tightest.after.map(whole_seconds)),
         ] {
             match number {
                 Some(number) => drop(headers.insert(name, HeaderValue::from(number))),

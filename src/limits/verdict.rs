@@ -148,7 +148,7 @@ impl Refusal {
             && self.kind == other.kind
             && self.key_fault == other.key_fault
             && (self.quota, self.left) == (other.quota, other.left)
-            && self.own.map(headers::seconds) == other.own.map(headers::seconds)
+            && self.own.map(headers::whole_seconds) == other.own.map(headers::whole_seconds)
             && self.retry_after_seconds() == other.retry_after_seconds()
             // The text is shared by all refusals of a location, so its address identifies it.
             && self.policy.as_ref().map(Arc::as_ptr) == other.policy.as_ref().map(Arc::as_ptr)
@@ -161,7 +161,7 @@ impl Refusal {
         match (self.kind, self.retry_after) {
             // A slot may come free at any moment.
             (LimitKind::Connections, None) => Some(1),
-            (_, after) => after.map(headers::seconds),
+            (_, after) => after.map(headers::whole_seconds),
         }
     }
 
@@ -192,7 +192,7 @@ impl Refusal {
                 list[1] = Some((X_RATELIMIT_LIMIT, HeaderValue::from(self.quota)));
                 list[2] = Some((X_RATELIMIT_REMAINING, HeaderValue::from(self.left)));
                 // Where the rule names no time, as a full `limit_conn`, it is that of `Retry-After`.
-                let reset = self.own.map(headers::seconds).or(seconds);
+                let reset = self.own.map(headers::whole_seconds).or(seconds);
                 list[3] = reset.map(|seconds| (X_RATELIMIT_RESET, HeaderValue::from(seconds)));
             }
             HeaderForm::Off => {}

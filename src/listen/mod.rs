@@ -22,9 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::connection_limit::OncePerSecond;
-use self::socket::{Accepted, LoopHandoff, LoopSlot};
-use crate::clock::{Clock, Deadline, Millis};
-use crate::config::plan::SocketAddress;
+use self::socket::{Accepted, LoopHandoff, LoopLoad};
+use crate::clock::{Clock, Deadline};
 use crate::message::{ClientConnection, RemoteAddr};
 use crate::net::{Listener, Stream};
 use crate::telemetry::{self, BackgroundTask};
@@ -53,8 +52,12 @@ where
     let listener =
         BoundListener::new(bound.socket).map_err(|source| Error::new(&address, source))?;
     let logged = OncePerSecond::default();
-    let log = |error| log_failure(&logged, clock.now(), &address, &error);
-    let serve = |accepted: Accepted, slot| {
+    let log = |error| {
+        if logged.is_due(clock.now()) {
+            tracing::error!(%address, %error, "connections cannot be accepted; trying again");
+        }
+    };
+    let serve = |accepted: Accepted, load| {
         let serial = CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1;
         let client = Arc::new(ClientConnection::new(
             accepted.remote,
@@ -64,14 +67,14 @@ where
         ));
         if let Some(connection) = on_connection(accepted.stream, client) {
             // Boxed: an `async fn` keeps room for its argument beside what it makes of it.
-            connections.spawn(isolated(serial, slot, Box::pin(connection)));
+            connections.spawn(isolated(serial, load, Box::pin(connection)));
         }
     };
     let mut pause = None;
     let mut accept = |context: &mut Context<'_>| {
         let polled = poll_connection(&listener, &mut handoff, &mut pause, &clock, context);
         match ready!(polled) {
-            Ok(Some((accepted, slot))) => serve(accepted, slot),
+            Ok(Some((accepted, load))) => serve(accepted, load),
             Ok(None) => {}
             Err(error) if is_client_error(&error) => {}
             Err(error) => {
@@ -99,22 +102,15 @@ where
     // The kernel has accepted these connections before the stop, and they may have sent requests. Closing the socket
     // would reset them.
     let waiting = std::iter::from_fn(|| listener.accept_now());
-    for accepted in waiting.take(MAX_WAITING) {
-        serve(accepted, handoff.own_slot());
-    }
-    while let Some(handed) = handoff.last_handed().await {
-        match handed.adopt() {
-            Ok((accepted, slot)) => serve(accepted, slot),
+    let waiting = waiting.take(MAX_WAITING);
+    waiting.for_each(|accepted| serve(accepted, handoff.own_load()));
+    while let Some(connection) = handoff.drain_transferred().await {
+        match connection.adopt() {
+            Ok((accepted, load)) => serve(accepted, load),
             Err(error) => log(error),
         }
     }
     Ok(())
-}
-
-fn log_failure(logged: &OncePerSecond, now: Millis, address: &SocketAddress, error: &io::Error) {
-    if logged.is_due(now) {
-        tracing::error!(%address, %error, "connections cannot be accepted; trying again");
-    }
 }
 
 /// Ready with a connection of this event loop, accepted here or handed over by another; with `None` where one was handed on.
@@ -124,9 +120,9 @@ fn poll_connection(
     pause: &mut Option<Deadline>,
     clock: &Clock,
     context: &mut Context<'_>,
-) -> Poll<io::Result<Option<(Accepted, LoopSlot)>>> {
-    if let Poll::Ready(handed) = handoff.poll_handed(context) {
-        return Poll::Ready(handed.adopt().map(Some));
+) -> Poll<io::Result<Option<(Accepted, LoopLoad)>>> {
+    if let Poll::Ready(connection) = handoff.poll_transferred(context) {
+        return Poll::Ready(connection.adopt().map(Some));
     }
     if let Some(limit) = pause {
         ready!(limit.poll_passed(context));
@@ -184,7 +180,7 @@ impl BoundListener {
 }
 
 /// Runs a connection; a panic ends only that connection.
-async fn isolated<C>(serial: u64, _slot: LoopSlot, connection: Pin<Box<C>>)
+async fn isolated<C>(serial: u64, _load: LoopLoad, connection: Pin<Box<C>>)
 where
     C: Future<Output = ()>,
 {

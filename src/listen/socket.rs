@@ -97,20 +97,6 @@ pub struct SharedSocket {
 }
 
 impl BoundSocket {
-    pub(super) fn new(
-        socket: Socket,
-        address: SocketAddress,
-        handoff: LoopHandoff,
-        file: Option<Arc<SocketFile>>,
-    ) -> Self {
-        Self {
-            socket,
-            address,
-            handoff,
-            file,
-        }
-    }
-
     /// A copy of the socket.
     ///
     /// # Errors
@@ -148,13 +134,13 @@ impl SharedSocket {
 
 /// The event loops as listeners see them.
 #[derive(Debug, Clone)]
-pub struct AcceptShards(Vec<LoopSlot>);
+pub struct AcceptShards(Vec<LoopLoad>);
 
 impl AcceptShards {
-    /// The slots of so many loops.
+    /// So many event loops, without connections.
     #[must_use]
     pub fn new(count: usize) -> Self {
-        Self((0..count).map(|_| LoopSlot::default()).collect())
+        Self((0..count).map(|_| LoopLoad::default()).collect())
     }
 
     /// Binds all addresses, each once for each event loop, in the order given; inherited sockets are not bound but taken.
@@ -180,8 +166,7 @@ impl AcceptShards {
             {
                 // Without `SO_REUSEPORT`, so that an address in use by another process is noticed. Not listened on: clients
                 // that connected would be reset when it is closed a moment later.
-                open_tcp(*address, PortSharing::Exclusive)
-                    .map_err(|source| Error::new(listen, source))?;
+                open_tcp(*address, false).map_err(|source| Error::new(listen, source))?;
             }
         }
         listens
@@ -209,27 +194,25 @@ fn overlap(address: SocketAddr, own: &SocketAddress) -> bool {
         && (own.ip() == address.ip() || own.ip().is_unspecified() || address.ip().is_unspecified())
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PortSharing {
-    Exclusive,
-    Shared,
-}
-
 fn bind_tcp(mut address: SocketAddr, handoffs: Vec<LoopHandoff>) -> io::Result<Vec<BoundSocket>> {
     handoffs
         .into_iter()
         .map(|handoff| {
-            let socket = open_tcp(address, PortSharing::Shared)?;
+            let socket = open_tcp(address, true)?;
             socket.listen(BACKLOG)?;
             // With port 0 the first socket finds one, and the others have to follow it.
             address = socket.local_addr()?.as_socket().unwrap_or(address);
-            let listens = SocketAddress::Tcp(address);
-            Ok(BoundSocket::new(socket, listens, handoff, None))
+            Ok(BoundSocket {
+                socket,
+                address: SocketAddress::Tcp(address),
+                handoff,
+                file: None,
+            })
         })
         .collect()
 }
 
-fn open_tcp(address: SocketAddr, sharing: PortSharing) -> io::Result<Socket> {
+fn open_tcp(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {
         // So that [::]:80 and 0.0.0.0:80 can be bound together, and every client has one form of address.
@@ -237,7 +220,7 @@ fn open_tcp(address: SocketAddr, sharing: PortSharing) -> io::Result<Socket> {
     }
     // Lets a restart bind while the last run's connections are still in TIME_WAIT.
     socket.set_reuse_address(true)?;
-    if sharing == PortSharing::Shared {
+    if reuse_port {
         socket.set_reuse_port(true)?;
     }
     // What is accepted inherits it: a system call a socket instead of one a connection.
@@ -259,14 +242,12 @@ fn bind_unix(path: &Path, handoffs: Vec<LoopHandoff>) -> io::Result<Vec<BoundSoc
     handoffs
         .into_iter()
         .map(|handoff| {
-            let address = SocketAddress::Unix(path.to_owned());
-            let file = Some(Arc::clone(&file));
-            Ok(BoundSocket::new(
-                socket.try_clone()?,
-                address,
+            Ok(BoundSocket {
+                socket: socket.try_clone()?,
+                address: SocketAddress::Unix(path.to_owned()),
                 handoff,
-                file,
-            ))
+                file: Some(Arc::clone(&file)),
+            })
         })
         .collect()
 }
@@ -342,14 +323,10 @@ impl InheritedSockets {
         for index in 0..passed.len() {
             let socket = match passed.take_tcp_listener(index) {
                 Ok(Some(tcp)) => Some(Socket::from(tcp)),
-                _ => passed
-                    .take_unix_listener(index)
-                    .ok()
-                    .flatten()
-                    .map(Socket::from),
+                _ => (passed.take_unix_listener(index).ok().flatten()).map(Socket::from),
             };
-            let added = socket.is_some_and(|socket| inherited.add(socket).is_ok());
-            inherited.unusable += usize::from(!added);
+            let is_usable = socket.is_some_and(|socket| inherited.add(socket).is_ok());
+            inherited.unusable += usize::from(!is_usable);
         }
         inherited
     }
@@ -379,24 +356,14 @@ impl InheritedSockets {
         self.sockets.iter().any(|(at, _)| at == address)
     }
 
-    /// All sockets of an address, spread over the loops: `handoffs` makes one for each loop. None if there are none.
+    /// All sockets of an address, of which there is one at least, spread over the loops: `handoffs` makes one for each loop.
     pub(super) fn take(
         &mut self,
         address: &SocketAddress,
         handoffs: impl Fn() -> Vec<LoopHandoff>,
     ) -> io::Result<Vec<BoundSocket>> {
-        let mut own = Vec::new();
-        let mut others = Vec::new();
-        for (at, socket) in std::mem::take(&mut self.sockets) {
-            match at == *address {
-                true => own.push(socket),
-                false => others.push((at, socket)),
-            }
-        }
-        self.sockets = others;
-        if own.is_empty() {
-            return Ok(Vec::new());
-        }
+        let own = self.sockets.extract_if(.., |(at, _)| at == address);
+        let mut own: Vec<Socket> = own.map(|(_, socket)| socket).collect();
         let file = match address {
             SocketAddress::Unix(path) if self.files => Some(Arc::new(SocketFile::at(path)?)),
             _ => None,
@@ -411,12 +378,12 @@ impl InheritedSockets {
         let mut own = own.into_iter().peekable();
         while own.peek().is_some() {
             for (handoff, socket) in handoffs().into_iter().zip(own.by_ref().take(loops)) {
-                bound.push(BoundSocket::new(
+                bound.push(BoundSocket {
                     socket,
-                    address.clone(),
+                    address: address.clone(),
                     handoff,
-                    file.clone(),
-                ));
+                    file: file.clone(),
+                });
             }
         }
         Ok(bound)
@@ -460,18 +427,18 @@ impl InheritedSockets {
 #[derive(Debug)]
 pub(super) struct LoopHandoff {
     own_index: usize,
-    slots: Vec<LoopSlot>,
-    senders: Vec<mpsc::Sender<HandedConnection>>,
-    handed: mpsc::Receiver<HandedConnection>,
+    loads: Vec<LoopLoad>,
+    senders: Vec<mpsc::Sender<TransferredConnection>>,
+    receiver: mpsc::Receiver<TransferredConnection>,
     // The first loop of the next comparison.
     next: usize,
     budget: HandoffBudget,
 }
 
-/// Counts the connections of an event loop: every connection holds one.
+/// How many connections an event loop has: every connection holds a clone.
 // The number of holders is the count. Every loop has equally many that its handoffs hold.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LoopSlot(Arc<CachePadded>);
+pub(super) struct LoopLoad(Arc<CachePadded>);
 
 /// Keeps the counters of two loops out of one cache line.
 #[derive(Debug, Default)]
@@ -480,110 +447,111 @@ struct CachePadded;
 
 /// A connection on its way to another loop.
 #[derive(Debug)]
-pub(super) struct HandedConnection {
+pub(super) struct TransferredConnection {
     socket: Socket,
     remote: RemoteAddr,
     local: Option<SocketAddr>,
-    slot: LoopSlot,
+    load: LoopLoad,
 }
 
 impl LoopHandoff {
-    /// The handoffs of one address; `slots` are those of all loops, the same for all addresses.
-    pub(super) fn between(slots: &[LoopSlot]) -> Vec<Self> {
+    /// The handoffs of one address; `loads` are those of all loops, the same for all addresses.
+    pub(super) fn between(loads: &[LoopLoad]) -> Vec<Self> {
         let (senders, ends): (Vec<_>, Vec<_>) =
-            slots.iter().map(|_| mpsc::channel(MAX_HANDOFFS)).unzip();
-        let handoff = |(own_index, handed)| Self {
+            loads.iter().map(|_| mpsc::channel(MAX_HANDOFFS)).unzip();
+        let handoff = |(own_index, receiver)| Self {
             own_index,
-            slots: slots.to_vec(),
+            loads: loads.to_vec(),
             senders: senders.clone(),
-            handed,
+            receiver,
             next: own_index + 1,
             budget: HandoffBudget::default(),
         };
         ends.into_iter().enumerate().map(handoff).collect()
     }
 
-    /// A slot of this loop.
-    pub(super) fn own_slot(&self) -> LoopSlot {
-        self.slots[self.own_index].clone()
+    /// The load of this loop, for one more connection to hold.
+    pub(super) fn own_load(&self) -> LoopLoad {
+        self.loads[self.own_index].clone()
     }
 
-    /// Gives a slot of this loop to a new connection, unless it hands the connection over.
+    /// Counts a new connection for this loop, unless it hands the connection over; `None` where it has.
     pub(super) fn assign(
         &mut self,
         accepted: Accepted,
         now: Millis,
-    ) -> io::Result<Option<(Accepted, LoopSlot)>> {
-        let Some(to) = self.lighter_loop(now) else {
-            return Ok(Some((accepted, self.own_slot())));
+    ) -> io::Result<Option<(Accepted, LoopLoad)>> {
+        let Some(target) = self.lighter_loop(now) else {
+            return Ok(Some((accepted, self.own_load())));
         };
-        let handed = HandedConnection {
+        let connection = TransferredConnection {
             socket: accepted.stream.into_socket()?,
             remote: accepted.remote,
             local: accepted.local,
-            slot: self.slots[to].clone(),
+            load: self.loads[target].clone(),
         };
-        match self.senders[to].try_send(handed) {
-            Ok(()) => Ok(None),
-            // It stops, or is busy.
-            Err(back) => {
-                let handed = HandedConnection {
-                    slot: self.own_slot(),
-                    ..back.into_inner()
-                };
-                handed.adopt().map(Some)
-            }
-        }
+        let Err(error) = self.senders[target].try_send(connection) else {
+            return Ok(None);
+        };
+        // The other loop stops, or is busy.
+        let connection = TransferredConnection {
+            load: self.own_load(),
+            ..error.into_inner()
+        };
+        connection.adopt().map(Some)
     }
 
     /// A connection handed over by another loop.
-    pub(super) fn poll_handed(&mut self, context: &mut Context<'_>) -> Poll<HandedConnection> {
+    pub(super) fn poll_transferred(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<TransferredConnection> {
         if self.senders.len() == 1 {
             return Poll::Pending;
         }
-        match self.handed.poll_recv(context) {
-            Poll::Ready(Some(handed)) => Poll::Ready(handed),
+        match self.receiver.poll_recv(context) {
+            Poll::Ready(Some(connection)) => Poll::Ready(connection),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
 
     /// Stops other loops from handing over; gives what was handed over before, until nothing is left.
-    pub(super) async fn last_handed(&mut self) -> Option<HandedConnection> {
-        self.handed.close();
-        self.handed.recv().await
+    pub(super) async fn drain_transferred(&mut self) -> Option<TransferredConnection> {
+        self.receiver.close();
+        self.receiver.recv().await
     }
 
     /// A loop that has fewer connections, by [`MIN_DIFFERENCE`] at least.
     fn lighter_loop(&mut self, now: Millis) -> Option<usize> {
-        let loops = self.slots.len();
+        let loops = self.loads.len();
         if loops == 1 {
             return None;
         }
         // Not all on a machine with many cores: each look is at what another core has just written.
         let asked = (0..loops.min(MAX_COMPARED)).map(|step| (self.next + step) % loops);
-        let lightest = asked.min_by_key(|at| self.slots[*at].taken())?;
+        let lightest = asked.min_by_key(|at| self.loads[*at].connections())?;
         self.next = (self.next + 1) % loops;
-        let is_lighter =
-            self.slots[lightest].taken() + MIN_DIFFERENCE <= self.slots[self.own_index].taken();
+        let connections = |index: usize| self.loads[index].connections();
+        let is_lighter = connections(lightest) + MIN_DIFFERENCE <= connections(self.own_index);
         (is_lighter && self.budget.take(now)).then_some(lightest)
     }
 }
 
-impl LoopSlot {
-    fn taken(&self) -> usize {
+impl LoopLoad {
+    fn connections(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 }
 
-impl HandedConnection {
+impl TransferredConnection {
     /// Makes it a connection of the calling loop.
-    pub(super) fn adopt(self) -> io::Result<(Accepted, LoopSlot)> {
+    pub(super) fn adopt(self) -> io::Result<(Accepted, LoopLoad)> {
         let accepted = Accepted {
             stream: Stream::new(self.socket, self.remote.address())?,
             remote: self.remote,
             local: self.local,
         };
-        Ok((accepted, self.slot))
+        Ok((accepted, self.load))
     }
 }
 
@@ -611,9 +579,9 @@ impl HandoffBudget {
             self.left = self.left.saturating_add(earned).min(MAX_HANDOFFS as u64);
             self.since = now;
         }
-        let some = self.left > 0;
+        let is_left = self.left > 0;
         self.left = self.left.saturating_sub(1);
-        some
+        is_left
     }
 }
 
@@ -638,7 +606,7 @@ mod tests {
     #[test]
     fn looking_whether_an_address_is_free_takes_no_connections() {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let probe = open_tcp(loopback, PortSharing::Exclusive).unwrap();
+        let probe = open_tcp(loopback, false).unwrap();
         let address = probe.local_addr().unwrap().as_socket().unwrap();
         let connected = std::net::TcpStream::connect(address);
         assert_eq!(
@@ -650,7 +618,7 @@ mod tests {
     #[test]
     fn an_address_that_others_share_among_themselves_is_taken() {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let others = bind_tcp(loopback, LoopHandoff::between(&[LoopSlot::default()])).unwrap();
+        let others = bind_tcp(loopback, LoopHandoff::between(&[LoopLoad::default()])).unwrap();
         let SocketAddress::Tcp(address) = others[0].address else {
             panic!("a TCP address")
         };
@@ -684,14 +652,14 @@ mod balance_tests {
 
     #[test]
     fn the_lightest_loop_is_found_when_the_difference_is_real() {
-        let slots: Vec<LoopSlot> = (0..3).map(|_| LoopSlot::default()).collect();
-        let mut handoffs = LoopHandoff::between(&slots);
-        let mut held = vec![slots[0].clone()];
+        let loads: Vec<LoopLoad> = (0..3).map(|_| LoopLoad::default()).collect();
+        let mut handoffs = LoopHandoff::between(&loads);
+        let mut held = vec![loads[0].clone()];
         assert_eq!(handoffs[0].lighter_loop(Millis(1)), None);
-        held.extend([slots[0].clone(), slots[1].clone()]);
+        held.extend([loads[0].clone(), loads[1].clone()]);
         assert_eq!(handoffs[0].lighter_loop(Millis(1)), Some(2));
         assert_eq!(handoffs[1].lighter_loop(Millis(1)), None);
-        held.push(slots[2].clone());
+        held.push(loads[2].clone());
         assert_eq!(handoffs[0].lighter_loop(Millis(1)), None);
         drop(held);
         assert_eq!(handoffs[0].lighter_loop(Millis(1)), None);

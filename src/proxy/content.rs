@@ -10,7 +10,6 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::response::Parts;
@@ -21,7 +20,9 @@ use super::context::{PendingUpgrade, RequestContext, Response};
 use super::error::{self, ALLOWED, NO_RESPONSE, Outcome, ProxyError, respond};
 use super::stale_cache::{CacheWriter, StaleRules};
 use crate::clock::{Clock, Millis, MinRate};
-use crate::config::plan::{self, HttpVersion, LocationConf, RequestBuffering, ReturnBody};
+use crate::config::plan::{
+    self, ClientSettings, HttpVersion, LocationConf, RequestBuffering, ReturnBody,
+};
 use crate::message::headers::MaxForwards;
 use crate::message::{
     IncomingBody, LocalReply, RequestBody, RequestRecord, ResponseBody, grpc, headers, variables,
@@ -89,18 +90,11 @@ impl Content {
 /// `proxy_pass` of a location, or of its fallback.
 #[derive(Debug)]
 pub(super) struct ProxyPass {
-    conf: Arc<plan::ProxyPass>,
-    upstream: Arc<Upstream>,
-    body: BodyLimits,
+    pub(super) conf: Arc<plan::ProxyPass>,
+    pub(super) upstream: Arc<Upstream>,
+    /// The settings for request bodies.
+    client: ClientSettings,
     options: PassOptions,
-}
-
-/// The settings for request bodies.
-#[derive(Debug)]
-struct BodyLimits {
-    max: Option<u64>,
-    timeout: Duration,
-    min_rate: u64,
 }
 
 /// What a location adds to its own `proxy_pass`, and not to that of its fallback.
@@ -128,23 +122,9 @@ impl ProxyPass {
         Some(Self {
             conf: Arc::clone(proxy_pass),
             upstream: upstreams.get(proxy_pass.upstream).cloned()?,
-            body: BodyLimits {
-                max: conf.client.max_body_size(),
-                timeout: conf.client.client_body_timeout,
-                min_rate: conf.client.client_body_min_rate,
-            },
+            client: conf.client,
             options,
         })
-    }
-
-    /// Its settings.
-    pub(super) fn conf(&self) -> &plan::ProxyPass {
-        &self.conf
-    }
-
-    /// Where it sends requests.
-    pub(super) fn upstream(&self) -> &Upstream {
-        &self.upstream
     }
 
     /// The response where another upstream has failed to give one. The outer error: the body could not be read.
@@ -202,8 +182,14 @@ impl ProxyPass {
             let is_call = self.conf.version == HttpVersion::Two
                 && head.version == Version::HTTP_2
                 && grpc::is_call(head);
-            let min_rate = MinRate(if is_call { 0 } else { self.body.min_rate });
-            RequestBody::new(incoming, self.body.max, self.body.timeout, min_rate)
+            let client = &self.client;
+            let min_rate = MinRate(if is_call {
+                0
+            } else {
+                client.client_body_min_rate
+            });
+            let (max, timeout) = (client.max_body_size(), client.client_body_timeout);
+            RequestBody::new(incoming, max, timeout, min_rate)
         });
         cx.progress = body.progress();
         body
@@ -361,15 +347,12 @@ pub(super) fn respond_return(fixed: &plan::Return, record: &mut RequestRecord) -
 fn last_hop(record: &RequestRecord) -> Result<Option<Response>, ProxyError> {
     match headers::max_forwards(&record.head) {
         MaxForwards::Any | MaxForwards::Left(1..) => Ok(None),
-        MaxForwards::Left(0) => Ok(Some(options(record))),
+        MaxForwards::Left(0) => {
+            let reply = LocalReply::new(StatusCode::OK).with_header(header::ALLOW, ALLOWED);
+            Ok(Some(respond(reply.with_text("", "text/plain"), record)))
+        }
         MaxForwards::Malformed => Err(ProxyError::MaxForwards),
     }
-}
-
-/// The response to OPTIONS from its last recipient: the methods a gateway forwards, since no upstream may be asked.
-fn options(record: &RequestRecord) -> Response {
-    let reply = LocalReply::new(StatusCode::OK).with_header(header::ALLOW, ALLOWED);
-    respond(reply.with_text("", "text/plain"), record)
 }
 
 /// Warns once a minute that an upstream has sent `X-Accel-Redirect`.

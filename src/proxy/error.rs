@@ -20,7 +20,7 @@ use super::context::{RequestContext, Response, allows_raw_headers};
 use crate::config::plan::{
     self, BodyFormat, HeaderForm, Part, RefusalBodies, RefusalBody, TypedText,
 };
-use crate::limits::Refusal;
+use crate::limits::{self, Refusal};
 use crate::message::headers::TransferCoding;
 use crate::message::{
     Ambiguity, CloseConnection, LocalReply, PageFormat, Prebuilt, PrebuiltResponse, RawHeaders,
@@ -166,8 +166,7 @@ impl ProxyError {
             Self::Degraded => DEGRADED,
             _ => return None,
         };
-        let started = u64::from(after.subsec_nanos() > 0);
-        Some(after.as_secs().saturating_add(started).max(1))
+        Some(limits::whole_seconds(after))
     }
 
     /// The page's text besides the status, in nginx's words.
@@ -436,19 +435,15 @@ fn best_body<'b>(
     [text, html, json]: [&'b Option<TypedText>; 3],
     record: &RequestRecord,
 ) -> Option<&'b TypedText> {
-    let ready = [
-        (PageFormat::Text, text),
-        (PageFormat::Html, html),
-        (PageFormat::Json, json),
+    let bodies = [
+        (PageFormat::Text, text.as_ref()),
+        (PageFormat::Html, html.as_ref()),
+        (PageFormat::Json, json.as_ref()),
     ];
-    let ready: Vec<(PageFormat, &TypedText)> = ready
-        .into_iter()
-        .filter_map(|(offer, typed)| Some((offer, typed.as_ref()?)))
-        .collect();
-    let offers: Vec<PageFormat> = ready.iter().map(|(offer, _)| *offer).collect();
-    let best = best_offer(record.head.headers.get(header::ACCEPT), &offers);
-    let mut ready = ready.into_iter();
-    ready.find_map(|(offer, typed)| (Some(offer) == best).then_some(typed))
+    let offers = bodies.iter().filter(|(_, body)| body.is_some());
+    let offers: Vec<PageFormat> = offers.map(|(offer, _)| *offer).collect();
+    let best = best_offer(record.head.headers.get(header::ACCEPT), &offers)?;
+    bodies.into_iter().find(|(offer, _)| *offer == best)?.1
 }
 
 /// The text for one request.

@@ -62,7 +62,7 @@ impl Generation {
             action: match &location.content {
                 _ if slash => "redirect to the same path with a slash at its end".to_owned(),
                 Content::NotFound => "nothing is configured here".to_owned(),
-                Content::ProxyPass(pass) => format!("forward to {}", pass.upstream().name()),
+                Content::ProxyPass(pass) => format!("forward to {}", pass.upstream.name()),
                 Content::Return(fixed) => format!("return {}", fixed.status),
             },
             // A request that is redirected to another path is not limited.
@@ -116,7 +116,7 @@ fn obstacles(location: &Location, record: &RequestRecord, now: Millis) -> Vec<St
         add("the circuit breaker of its location is open");
     }
     if let Content::ProxyPass(pass) = &location.content {
-        let upstream = pass.upstream();
+        let upstream = &pass.upstream;
         let backends = upstream.backends();
         if upstream.unavailable(now).is_some() || !backends.iter().any(|it| it.is_available()) {
             add("no server of its upstream is available");

@@ -84,7 +84,7 @@ impl Fallback {
             && let Some(mut cached) = stale.response(record, cx.clock.now())
         {
             if let Content::ProxyPass(proxy_pass) = content {
-                headers::rewrite_redirects(cached.headers_mut(), record, proxy_pass.conf());
+                headers::rewrite_redirects(cached.headers_mut(), record, &proxy_pass.conf);
             }
             return FallbackKind::Stale.count(Ok(cached));
         }

@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use http::HeaderMap;
 
-use super::context::{RequestContext, Response};
+use super::context::{RequestContext, RequestResources, Response};
 use super::error::ProxyError;
+use super::stale_cache::StaleCache;
 use crate::config::plan::{self, DegradeMode, LocationConf, Plan, SizeTemplate};
 use crate::limits::{Limits, Zones};
 use crate::message::{ClientAddr, RequestRecord, ResponseBody, Throttle, variables};
 use crate::telemetry::RateLimitedLog;
-use crate::upstream::UpstreamBody;
+use crate::upstream::{Upstream, UpstreamBody};
 
 /// How a request goes on after a step.
 #[derive(Debug)]
@@ -40,11 +41,15 @@ pub(super) enum Phase {
     Response,
 }
 
-/// What all filters of a generation are compiled with.
+/// What all locations of a generation are compiled with.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Built<'g> {
+pub(super) struct CompileContext<'g> {
+    pub(super) plan: &'g Plan,
     pub(super) zones: &'g Zones,
     pub(super) groups: &'g [Arc<DegradeGroup>],
+    pub(super) upstreams: &'g [Arc<Upstream>],
+    pub(super) stale_cache: &'g Arc<StaleCache>,
+    pub(super) resources: &'g RequestResources,
 }
 
 /// A step between a request and its content.
@@ -53,9 +58,9 @@ pub(super) trait Filter: Sized + Send + Sync {
     const PHASE: Phase;
 
     /// The filter for a location, if that has one.
-    fn compile(conf: &LocationConf, built: Built<'_>) -> Option<Self>;
+    fn compile(conf: &LocationConf, context: CompileContext<'_>) -> Option<Self>;
 
-    /// Whether it reads or changes every response of the location, so that no response can be prebuilt.
+    /// Whether it reads or changes every response of the location, so that no response can be precontext.
     fn reads_response(&self) -> bool {
         false
     }
@@ -81,9 +86,9 @@ macro_rules! filters {
         }
 
         impl Filters {
-            pub(super) fn compile(conf: &LocationConf, built: Built<'_>) -> Self {
+            pub(super) fn compile(conf: &LocationConf, context: CompileContext<'_>) -> Self {
                 Self {
-                    $($name: <$filter as Filter>::compile(conf, built).map(Box::new),)*
+                    $($name: <$filter as Filter>::compile(conf, context).map(Box::new),)*
                 }
             }
 
@@ -169,8 +174,8 @@ pub(super) struct Degrade(Arc<DegradeGroup>);
 impl Filter for Degrade {
     const PHASE: Phase = Phase::Preaccess;
 
-    fn compile(conf: &LocationConf, built: Built<'_>) -> Option<Self> {
-        let group = built.groups.get(conf.degrade_group?)?;
+    fn compile(conf: &LocationConf, context: CompileContext<'_>) -> Option<Self> {
+        let group = context.groups.get(conf.degrade_group?)?;
         Some(Self(Arc::clone(group)))
     }
 
@@ -201,17 +206,13 @@ impl DegradeGroup {
             let index = planned.position(|old| old.name == plan.name && old.mode == plan.mode)?;
             groups.get(index)
         });
-        old.map_or_else(|| Arc::new(Self::new(plan)), Arc::clone)
-    }
-
-    /// As the configuration has it.
-    fn new(plan: &plan::DegradeGroup) -> Self {
-        let group = Self {
-            name: plan.name.clone(),
-            mode: AtomicU8::new(0),
+        let new = || {
+            Arc::new(Self {
+                name: plan.name.clone(),
+                mode: AtomicU8::new(plan.mode as u8),
+            })
         };
-        group.mode.store(plan.mode as u8, Ordering::Relaxed);
-        group
+        old.map_or_else(new, Arc::clone)
     }
 
     /// The present mode.
@@ -236,9 +237,9 @@ impl DegradeGroup {
 impl Filter for Limits {
     const PHASE: Phase = Phase::Preaccess;
 
-    fn compile(conf: &LocationConf, built: Built<'_>) -> Option<Self> {
+    fn compile(conf: &LocationConf, context: CompileContext<'_>) -> Option<Self> {
         let rules = conf.limit_req.len() + conf.shadow.len() + conf.limit_conn.len();
-        (rules > 0).then(|| Self::compile(conf, built.zones))
+        (rules > 0).then(|| Self::compile(conf, context.zones))
     }
 
     /// Waits here where a rule delays the request.
@@ -274,7 +275,7 @@ impl AccessRules {
 impl Filter for AccessRules {
     const PHASE: Phase = Phase::Access;
 
-    fn compile(conf: &LocationConf, _: Built<'_>) -> Option<Self> {
+    fn compile(conf: &LocationConf, _: CompileContext<'_>) -> Option<Self> {
         let refuses = !conf.access.networks.is_empty() || conf.access.refuse_others;
         refuses.then(|| Self(conf.access.clone()))
     }
@@ -296,7 +297,7 @@ impl LimitRate {
         let rate = match (cx.upstream_rate, &self.0.rate) {
             (None, SizeTemplate::Fixed(0)) => return None,
             (None, rate) => bytes(rate, &cx.record),
-            (Some(told), _) => told,
+            (Some(upstream_rate), _) => upstream_rate,
         };
         let rate = NonZeroU64::new(rate)?;
         // A client that is sent less than `send_min_rate` is not slow.
@@ -309,7 +310,7 @@ impl LimitRate {
 impl Filter for LimitRate {
     const PHASE: Phase = Phase::Response;
 
-    fn compile(conf: &LocationConf, _: Built<'_>) -> Option<Self> {
+    fn compile(conf: &LocationConf, _: CompileContext<'_>) -> Option<Self> {
         let unlimited = matches!(conf.bandwidth.rate, SizeTemplate::Fixed(0));
         let proxy_passes = conf.proxy_passes().next().is_some();
         (proxy_passes || !unlimited).then(|| Self(conf.bandwidth.clone()))
@@ -365,10 +366,11 @@ mod tests {
     #[test]
     fn the_switch_has_three_positions() {
         for mode in [DegradeMode::Auto, DegradeMode::Off, DegradeMode::On] {
-            let group = DegradeGroup::new(&plan::DegradeGroup {
+            let plan = plan::DegradeGroup {
                 name: "extras".into(),
                 mode,
-            });
+            };
+            let group = DegradeGroup::inherit(&plan, None);
             assert_eq!(group.mode(), mode);
             group.set(DegradeMode::On);
             assert_eq!(group.mode(), DegradeMode::On);

@@ -14,8 +14,8 @@ use http::{StatusCode, Version};
 use super::content::Content;
 use super::context::{RequestContext, RequestResources};
 use super::error::ProxyError;
-use super::filter::{Built, DegradeGroup};
-use super::location::{Location, LocationBreaker, Shared};
+use super::filter::{CompileContext, DegradeGroup};
+use super::location::{Location, LocationBreaker};
 use super::stale_cache::StaleCache;
 use crate::clock::Clock;
 use crate::config::plan::{Listener, Plan, VerifyClient};
@@ -23,6 +23,7 @@ use crate::limits::Zones;
 use crate::message::{self, CertificateStatus, ClientConnection, RequestRecord, Target, TlsInfo};
 use crate::route::RouteTable;
 use crate::spool::BufferPool;
+use crate::store::SharedStore;
 use crate::telemetry::traces::Tracer;
 use crate::telemetry::{AccessLog, about};
 use crate::tls::{self, TlsContexts};
@@ -55,41 +56,40 @@ pub struct Generation {
     pub live_changes: LiveChanges,
 }
 
-/// The numbers of zones that operators have changed.
+/// The settings of zones that operators have changed.
 #[derive(Debug, Clone)]
 pub struct LiveChanges {
     /// The plan as the file has it.
     pub file: Arc<Plan>,
-    /// By zone, as they were given.
-    pub numbers: BTreeMap<Box<str>, serde_json::Map<String, serde_json::Value>>,
+    /// The changed settings by zone, as they were given.
+    pub settings_by_zone: BTreeMap<Box<str>, serde_json::Map<String, serde_json::Value>>,
 }
 
 /// What a generation is built from, besides its plan.
 #[derive(Debug)]
 pub struct GenerationParts {
-    /// Where requests and connections are counted.
-    pub zones: Zones,
+    /// The stores of its zones, in the plan's order.
+    pub stores: Vec<Arc<SharedStore>>,
     /// In the plan's order.
     pub upstreams: Vec<Arc<Upstream>>,
     /// What TLS needs.
     pub tls: TlsContexts,
     /// Where lines about requests go.
-    pub access: Option<AccessLog>,
-    /// The plan's listener of each handle, by the handle's number.
-    pub listener_indices: Box<[Option<usize>]>,
+    pub access_log: Option<AccessLog>,
 }
 
 impl Generation {
-    /// Compiles the locations. What the generation before has learned is kept where it still holds.
+    /// Compiles the locations. What the generation before has learned is kept where it still holds. `listener_indices` has the
+    /// plan's listener of each handle, by the handle's number.
     #[must_use]
-    pub fn build(plan: Arc<Plan>, parts: GenerationParts, before: Option<&Self>) -> Self {
-        let GenerationParts {
-            zones,
-            upstreams,
-            tls,
-            access,
-            listener_indices,
-        } = parts;
+    pub fn build(
+        plan: Arc<Plan>,
+        parts: GenerationParts,
+        listener_indices: Box<[Option<usize>]>,
+        before: Option<&Self>,
+    ) -> Self {
+        let old_zones = before.map(|before| (&*before.plan, &before.zones));
+        let zones = Zones::build_after(&plan, &parts.stores, old_zones);
         let old_groups = before.map(|before| (&*before.plan, &*before.groups));
         let groups = plan.degrade_groups.iter();
         let groups: Vec<_> = groups
@@ -102,19 +102,22 @@ impl Generation {
             }
             Some(before) => Arc::new(before.stale_cache.resized(plan.stale_size)),
         };
-        let buffers = buffers(&plan, before);
+        // One for all generations, within what the newest plan allows.
+        let buffers = match before {
+            None => BufferPool::new(plan.buffers),
+            Some(before) => Arc::clone(&before.buffers),
+        };
+        buffers.set(plan.buffers);
         let resources = Arc::new(RequestResources {
-            access_log: access,
+            access_log: parts.access_log,
             tracer: plan.tracing.as_ref().and_then(Tracer::new),
             buffers: Arc::clone(&buffers),
         });
-        let shared = Shared {
+        let context = CompileContext {
             plan: &plan,
-            built: Built {
-                zones: &zones,
-                groups: &groups,
-            },
-            upstreams: &upstreams,
+            zones: &zones,
+            groups: &groups,
+            upstreams: &parts.upstreams,
             stale_cache: &stale_cache,
             resources: &resources,
         };
@@ -124,17 +127,17 @@ impl Generation {
             let breaker = LocationBreaker::compile(&plan, conf, old_breakers);
             breakers.extend(breaker.clone());
             let number = numbers.next().unwrap_or_default();
-            Location::compile(conf, number, breaker, shared)
+            Location::compile(conf, number, breaker, context)
         });
         Self {
             live_changes: LiveChanges {
                 file: Arc::clone(&plan),
-                numbers: BTreeMap::new(),
+                settings_by_zone: BTreeMap::new(),
             },
             plan,
             zones,
-            upstreams,
-            tls,
+            upstreams: parts.upstreams,
+            tls: parts.tls,
             breakers,
             groups,
             stale_cache,
@@ -145,20 +148,19 @@ impl Generation {
         }
     }
 
-    /// The same with other numbers; all state is kept.
+    /// The same generation with changed settings of zones; all state is kept.
     #[must_use]
     pub fn amended(&self, plan: Plan, live_changes: LiveChanges) -> Self {
-        let before = Some((&*self.plan, &self.zones));
         let parts = GenerationParts {
-            zones: Zones::build_after(&plan, &self.zones.stores, before),
+            stores: self.zones.stores.clone(),
             upstreams: self.upstreams.clone(),
             tls: self.tls.clone(),
-            access: self.resources.access_log.clone(),
-            listener_indices: self.listener_indices.clone(),
+            access_log: self.resources.access_log.clone(),
         };
+        let listener_indices = self.listener_indices.clone();
         Self {
             live_changes,
-            ..Self::build(Arc::new(plan), parts, Some(self))
+            ..Self::build(Arc::new(plan), parts, listener_indices, Some(self))
         }
     }
 
@@ -354,19 +356,11 @@ impl Generation {
     }
 }
 
-/// The bounds of what is buffered: one for all generations, within what the newest plan allows.
-fn buffers(plan: &Plan, before: Option<&Generation>) -> Arc<BufferPool> {
-    let Some(before) = before else {
-        return BufferPool::new(plan.buffers);
-    };
-    before.buffers.set(plan.buffers);
-    Arc::clone(&before.buffers)
-}
-
 /// A listening address through all generations.
 #[derive(Debug)]
 pub struct ListenerHandle {
-    number: usize,
+    /// Its number.
+    pub number: usize,
     live: Arc<ArcSwap<Generation>>,
     last: OnceLock<Arc<Generation>>,
 }
@@ -380,12 +374,6 @@ impl ListenerHandle {
             live,
             last: OnceLock::new(),
         }
-    }
-
-    /// Its number.
-    #[must_use]
-    pub fn number(&self) -> usize {
-        self.number
     }
 
     /// The generation that serves what comes now, and the index of this listener in its plan.

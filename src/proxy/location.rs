@@ -5,15 +5,14 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 
 use super::content::{Content, PassOptions, ProxyPass};
-use super::context::{RequestContext, RequestResources, Response};
+use super::context::{RequestContext, Response};
 use super::error::{Outcome, ProxyError, ReplySettings, respond};
 use super::fallback::Fallback;
-use super::filter::{Built, Filters, Flow};
-use super::stale_cache::{StaleCache, StaleRules};
+use super::filter::{CompileContext, Filters, Flow};
+use super::stale_cache::StaleRules;
 use crate::config::plan::{self, CostSource, LocationConf, Plan, Variable};
 use crate::message::{IncomingBody, LocalReply, RequestRecord, encode_path, headers};
 use crate::telemetry::AccessLog;
-use crate::upstream::Upstream;
 use crate::upstream::breaker::Breaker;
 
 /// A location, ready to use.
@@ -31,36 +30,26 @@ pub(super) struct Location {
     pub(super) keeps_sent_headers: bool,
 }
 
-/// What all locations of a generation are compiled with.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shared<'g> {
-    pub(super) plan: &'g Plan,
-    pub(super) built: Built<'g>,
-    pub(super) upstreams: &'g [Arc<Upstream>],
-    pub(super) stale_cache: &'g Arc<StaleCache>,
-    pub(super) resources: &'g RequestResources,
-}
-
 impl Location {
     pub(super) fn compile(
         conf: &LocationConf,
         number: usize,
         breaker: Option<Arc<LocationBreaker>>,
-        shared: Shared<'_>,
+        context: CompileContext<'_>,
     ) -> Self {
-        let access_log = shared.resources.access_log.as_ref();
+        let access_log = context.resources.access_log.as_ref();
         let keeps_sent_headers = uses(conf, |it| matches!(it, Variable::SentHttp(_)))
             || access_log.is_some_and(AccessLog::needs_sent_headers);
         let keeps_upstream_headers = uses(conf, |it| matches!(it, Variable::UpstreamHttp(_)))
             || access_log.is_some_and(AccessLog::needs_upstream_headers);
-        let filters = Filters::compile(conf, shared.built);
+        let filters = Filters::compile(conf, context);
         let raw_headers =
             !filters.reads_response() && !keeps_sent_headers && conf.fallback.is_none();
-        let stale = StaleRules::compile(shared.plan, conf, shared.stale_cache);
+        let stale = StaleRules::compile(context.plan, conf, context.stale_cache);
         let fallback = conf.fallback.as_deref().map(|fallback| {
             let proxy_pass = fallback.proxy_pass.as_ref();
             let pass = proxy_pass.and_then(|proxy_pass| {
-                ProxyPass::compile(proxy_pass, conf, shared.upstreams, PassOptions::default())
+                ProxyPass::compile(proxy_pass, conf, context.upstreams, PassOptions::default())
             });
             Box::new(Fallback {
                 plan: fallback.clone(),
@@ -79,7 +68,7 @@ impl Location {
                     keeps_upstream_headers,
                     raw_headers,
                 };
-                let pass = ProxyPass::compile(proxy_pass, conf, shared.upstreams, options);
+                let pass = ProxyPass::compile(proxy_pass, conf, context.upstreams, options);
                 pass.map_or(Content::NotFound, |pass| Content::ProxyPass(Box::new(pass)))
             }
             plan::Content::NotFound => Content::NotFound,

@@ -220,7 +220,8 @@ pub(super) struct StaleRules {
     cache: Arc<StaleCache>,
     /// The virtual server, as its responses are kept under.
     server: Box<str>,
-    credentials: CredentialVariables,
+    /// What the location takes as credentials.
+    credentials: Vec<Variable>,
     /// Maps that responses may differ by.
     maps: Vec<Variable>,
 }
@@ -237,7 +238,7 @@ impl StaleRules {
             plan: stale.clone(),
             cache: Arc::clone(cache),
             server: virtual_server(plan, conf),
-            credentials: CredentialVariables::of(plan, conf),
+            credentials: credential_variables(plan, conf),
             maps: forwarded_maps(conf),
         }))
     }
@@ -257,7 +258,7 @@ impl StaleRules {
             return None;
         }
         let (mut key, audience) = self.key(record);
-        if audience == CacheScope::Shared && self.credentials.carried_by(record) {
+        if audience == CacheScope::Shared && self.has_credentials(record) {
             return None;
         }
         let Some(spec) = cache::freshness(head, audience, Clock::wall) else {
@@ -309,6 +310,14 @@ impl StaleRules {
             return None;
         }
         Some(cached.response(age, &request.method))
+    }
+
+    /// Whether a request carries credentials.
+    fn has_credentials(&self, record: &RequestRecord) -> bool {
+        let tls = record.connection.tls();
+        tls.is_some_and(|tls| tls.client.is_some())
+            || record.head.headers.keys().any(names_credentials)
+            || self.credentials.iter().any(|it| has_value(it, record))
     }
 
     /// The key of the response to a request, and its audience: the virtual server, all of the target, and
@@ -374,48 +383,33 @@ fn virtual_server(plan: &Plan, conf: &LocationConf) -> Box<str> {
         std::ptr::eq(&server.fallback, conf)
             || locations.any(|location| std::ptr::eq(&location.conf, conf))
     };
-    let copy_headers = plan.servers.iter().position(holds).unwrap_or_default();
+    let server = plan.servers.iter().position(holds).unwrap_or_default();
     let known_by = |index: usize| (plan.servers.get(index).map(|it| &*it.name), address(index));
-    let (name, listens) = known_by(copy_headers);
-    let before = (0..copy_headers).filter(|index| known_by(*index) == known_by(copy_headers));
-    let (name, listens) = (name.unwrap_or_default(), listens.unwrap_or_default());
-    format!("{name} {listens} {}", before.count()).into()
+    let same = (0..server).filter(|index| known_by(*index) == known_by(server));
+    let (same, (name, address)) = (same.count(), known_by(server));
+    let (name, address) = (name.unwrap_or_default(), address.unwrap_or_default());
+    format!("{name} {address} {same}").into()
 }
 
-/// What a location takes as credentials.
-#[derive(Debug)]
-struct CredentialVariables {
-    /// Those that its limits are keyed by and its `proxy_set_header` passes on, as far as clients choose their value.
-    variables: Vec<Variable>,
-}
-
-impl CredentialVariables {
-    fn of(plan: &Plan, conf: &LocationConf) -> Self {
-        let rules = conf.limit_req.iter().chain(&conf.shadow);
-        let zones = rules.filter_map(|rule| plan.req_zones.get(rule.zone));
-        let mut search = VariableSearch::new(&plan.maps);
-        zones.for_each(|zone| search.template(&zone.key));
-        let rules = conf.limit_conn.iter();
-        let zones = rules.filter_map(|rule| plan.conn_zones.get(rule.zone));
-        zones.for_each(|zone| search.template(&zone.key));
-        for set in proxy_pass(conf).iter().flat_map(|it| &it.set_headers) {
-            search.template(&set.value);
-        }
-        let mut variables = search.found;
-        variables.retain(identifies);
-        Self { variables }
+/// The variables that a location takes as credentials: those that its limits are keyed by and its `proxy_set_header` passes
+/// on, as far as clients choose their value.
+fn credential_variables(plan: &Plan, conf: &LocationConf) -> Vec<Variable> {
+    let mut search = VariableSearch {
+        maps: &plan.maps,
+        seen: HashSet::new(),
+        found: Vec::new(),
+    };
+    for rule in conf.limit_req.iter().chain(&conf.shadow) {
+        search.template(&plan.req_zones[rule.zone].key);
     }
-
-    /// Whether a request carries any.
-    fn carried_by(&self, record: &RequestRecord) -> bool {
-        let shown = record
-            .connection
-            .tls()
-            .is_some_and(|tls| tls.client.is_some());
-        shown
-            || record.head.headers.keys().any(names_credentials)
-            || self.variables.iter().any(|it| has_value(it, record))
+    for rule in &conf.limit_conn {
+        search.template(&plan.conn_zones[rule.zone].key);
     }
+    for set in proxy_pass(conf).iter().flat_map(|it| &it.set_headers) {
+        search.template(&set.value);
+    }
+    search.found.retain(identifies);
+    search.found
 }
 
 /// The maps that a location's `proxy_set_header` tells its backend of: responses may differ by them.
@@ -447,15 +441,7 @@ struct VariableSearch<'p> {
     found: Vec<Variable>,
 }
 
-impl<'p> VariableSearch<'p> {
-    fn new(maps: &'p [Map]) -> Self {
-        Self {
-            maps,
-            seen: HashSet::new(),
-            found: Vec::new(),
-        }
-    }
-
+impl VariableSearch<'_> {
     fn template(&mut self, template: &Template) {
         for part in &template.parts {
             match part {
@@ -497,7 +483,7 @@ fn identifies(variable: &Variable) -> bool {
         | Variable::ProxyProtocolTlv(_)
         | Variable::RemoteUser => true,
         Variable::Http(name) => {
-            !COMMON.contains(name) && !name.as_str().starts_with("x-forwarded-") && *name != REAL_IP
+            !COMMON.contains(name) && !name.as_str().starts_with("x-forwarded-")
         }
         Variable::Ssl(what) => matches!(
             what,
@@ -552,7 +538,7 @@ const WORDS: [&str; 17] = [
 ];
 
 /// Headers that all clients send, or that do not identify one.
-const COMMON: [HeaderName; 12] = [
+const COMMON: [HeaderName; 13] = [
     ACCEPT,
     ACCEPT_CHARSET,
     ACCEPT_ENCODING,
@@ -565,9 +551,8 @@ const COMMON: [HeaderName; 12] = [
     UPGRADE,
     USER_AGENT,
     VIA,
+    HeaderName::from_static("x-real-ip"),
 ];
-
-const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 #[cfg(test)]
 mod credentials_tests {

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::*;
+use crate::config::plan::SocketAddress;
 
 fn bind(listen: &SocketAddress, loops: usize) -> Result<Vec<BoundSocket>, Error> {
     Ok(bind_all(&[listen], loops)?.remove(0))
