@@ -13,6 +13,7 @@ local function window_freed_at(state, surplus, numbers)
 end
 
 ways.fixed_window = {
+  lease_ends_with_window = true,
   load = function(key, numbers)
     local was = kept(key, 3)
     if not was[1] then return { used = 0, start = now - now % numbers[3] } end

@@ -52,6 +52,8 @@ ways.sliding_log = {
     last.cost, state.total = last.cost - back, state.total - back
     if last.cost == 0 then table.remove(state.entries) end
   end,
+  -- The oldest first: they are the first to be out of the window anyhow, so no client gains by it.
+  give_back = drop_oldest,
   fill = function(state, cost, numbers)
     cost = math.min(cost, numbers[2])
     drop_oldest(state, math.min(cost, math.max(0, state.total + cost - numbers[2])))

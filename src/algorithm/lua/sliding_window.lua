@@ -30,6 +30,7 @@ local function counters_room_at(counters, left, cost, numbers)
 end
 
 ways.sliding_window = {
+  lease_ends_with_window = true,
   load = function(key, numbers)
     local was = kept(key, 4)
     if not was[1] then return { current = 0, previous = 0, start = now - now % numbers[3] } end

@@ -54,6 +54,16 @@ local function drop_oldest(state, amount)
   end
 end
 
+-- One table for each algorithm. `numbers` are those of `script_args`; a state is a table of its own, in which only `moved` is read
+-- by others: that it has to be saved though nothing was charged.
+--   load(key, numbers)         the state kept under a key, or a new one
+--   ask(state, cost, numbers)  PASS, DELAY or REFUSE, the excess, and how many milliseconds to wait or NEVER; changes nothing
+--   debit, refund, fill        (state, cost, numbers): charge, take back, and charge a refused request as far as something is left
+--   left(state, numbers)       how many whole requests more would pass now
+--   save(key, state, numbers)  keeps it, by `keep`
+--   one(numbers)               what one request costs, unless that is numbers[1]
+--   give_back(state, cost)     takes back what a lease did not use, unless by `refund`
+--   lease_ends_with_window     a lease is of one window, numbers[3] milliseconds long
 local ways = {}
 
 -- Loads a key. A gateway says how many requests it knows the key to have left at most (less than nothing: it does not know). That

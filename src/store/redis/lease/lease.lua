@@ -4,17 +4,6 @@
 -- was leased, how many requests are wanted, whether it may be serving a penalty, and four numbers.
 -- Answers with eight numbers for each: what one request would have been told, its excess and how long it would have waited,
 -- how many more would pass now, how many are leased, for how long, in which window, and for how long it serves a penalty.
-local function give_back(name, way, state, back, numbers)
-  if name ~= 'sliding_log' then return way.refund(state, back, numbers) end
-  -- The oldest first: they are the first to be out of the window anyhow, so no client gains by it.
-  while back > 0 and state.entries[1] do
-    local oldest = state.entries[1]
-    local taken = math.min(back, oldest.cost)
-    oldest.cost, state.total, back = oldest.cost - taken, state.total - taken, back - taken
-    if oldest.cost == 0 then table.remove(state.entries, 1) end
-  end
-end
-
 local lost, gateways, weight = ARGV[1] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])
 -- A list without this gateway is one that began anew since its last report. Called so that it may fail: without the right to, the
 -- next report tells.
@@ -22,21 +11,20 @@ if ARGV[2] ~= '' then lost = lost or redis.pcall('ZSCORE', ARGV[2], ARGV[3]) == 
 local answers = {}
 for i = 1, #KEYS do
   local at = 11 * i - 5
-  local name = ARGV[at]
-  local way = ways[name]
+  local way = ways[ARGV[at]]
   local owed, back, leased_in = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local want = tonumber(ARGV[at + 5])
   local numbers = {}
   for n = 1, 4 do numbers[n] = tonumber(ARGV[at + 6 + n]) end
   local window, lasts = 0, NEVER
-  if name == 'fixed_window' or name == 'sliding_window' then
+  if way.lease_ends_with_window then
     window = now - now % numbers[3]
     lasts = window + numbers[3] - now
   end
   local state = load(way, KEYS[i], tonumber(ARGV[at + 1]), lost, numbers)
   -- What was leased in another window is not missing from this one.
   local returned = back > 0 and leased_in == window
-  if returned then give_back(name, way, state, back, numbers) end
+  if returned then (way.give_back or way.refund)(state, back, numbers) end
   -- What passed on credit counts for as many as what is leased: the part of missing gateways is left to them.
   if owed > 0 then way.debit(state, math.ceil(owed * weight), numbers) end
   local kind, excess, millis = way.ask(state, numbers[1], numbers)
