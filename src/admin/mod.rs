@@ -250,7 +250,7 @@ mod tests {
         }
         assert!(
             std::fs::read_to_string(path).unwrap() == *OPENAPI,
-            "conf/openapi.json is not what the code declares: `UPDATE_REFERENCE=1 cargo test reference` writes it"
+            "conf/openapi.json is not what the code declares: `UPDATE_REFERENCE=1 cargo test --lib reference` writes it"
         );
     }
 

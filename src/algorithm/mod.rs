@@ -5,8 +5,7 @@
 //! algorithm. `for_each_algorithm!` lists all of them; [`AlgorithmParams`], [`LimitSpec`] and the keys of a zone are enums
 //! made from the list.
 //!
-//! A new algorithm takes four files: its own, its script in `lua/`, its lines in this one, and its section in
-//! `docs/algorithms.md`.
+//! `CONTRIBUTING.md` says how to add one.
 
 mod core;
 mod fixed_window;

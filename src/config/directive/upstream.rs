@@ -294,7 +294,7 @@ pub enum Balance {
     IpHash,
     /// The server with the fewest requests.
     LeastConn,
-    /// The less loaded of two drawn by lot.
+    /// The less loaded of two that are drawn at random by weight: the power of two choices.
     Random,
     /// Smooth weighted round robin, nginx's own.
     #[default]

@@ -1,6 +1,6 @@
 //! What users read of settings (docs/, conf/weir.schema.json) is what the code declares.
 //!
-//! `UPDATE_REFERENCE=1 cargo test reference` writes the tables and the schema; without it they are compared.
+//! `UPDATE_REFERENCE=1 cargo test --lib reference` writes the tables and the schema; without it they are compared.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ fn settle(name: &str, wanted: &str) {
     }
     assert!(
         read(name) == wanted,
-        "{name} is not what the code declares: `UPDATE_REFERENCE=1 cargo test reference` writes it"
+        "{name} is not what the code declares: `UPDATE_REFERENCE=1 cargo test --lib reference` writes it"
     );
 }
 

@@ -3,9 +3,8 @@
 //! One balancer serves all event loops, unlike nginx without a `zone`: if one loop finds a backend dead, the others are
 //! spared the same failure. The lock is held for one pass over the servers.
 //!
-//! A balancer is an implementation of [`Balance`](peers::Balance) in a file of its own, one line in the list of
-//! `balancers!` below, and its word in `config/directive/upstream.rs`. What all of them have in common stands in
-//! `peers.rs`.
+//! A balancer is an implementation of [`Balance`](peers::Balance) in a file of its own; what all of them have in common
+//! stands in `peers.rs`. `CONTRIBUTING.md` says how to add one.
 //!
 //! Each backend has an index in its group and keeps it: requests in progress refer to it. A retired backend keeps its
 //! index until its last request is over and another backend needs the index.
@@ -35,7 +34,7 @@ use crate::message::{RequestRecord, variables};
 
 pub(super) use self::peers::TriedPeers;
 
-/// Makes the enum of all balancers from their words in the configuration.
+/// Makes the enum of all balancers: `VARIANT => TYPE`, the variant as in [`plan::Balance`].
 macro_rules! balancers {
     ($($word:ident => $balancer:ident),* $(,)?) => {
         /// The balancer of an upstream.

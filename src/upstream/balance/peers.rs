@@ -42,6 +42,9 @@ pub(super) trait Balance: Default {
     }
 
     /// The index of the next server, on the side that `tried` is on: where the search finds none, round robin picks.
+    ///
+    /// It is [ready](PeerState::is_ready) or [usable](PeerState::is_usable), which a server that this request was sent to
+    /// is not. Where no primary is, this is called again for the backups.
     fn pick(
         &mut self,
         peers: &mut [PeerState],
@@ -150,13 +153,14 @@ impl PeerState {
         peer
     }
 
-    /// Whether it is available with its full weight: nearly all are, and nothing else has to be checked.
+    /// Whether it may be picked on this side and has its full weight: nearly all are ready, and nothing else has to be
+    /// checked.
     #[inline]
     pub(super) fn is_ready(&self, side: Side) -> bool {
         self.flags == side.0
     }
 
-    /// Whether it may be picked now on this side.
+    /// Whether it may be picked now on this side, for one that is not ready; raises its weight in a slow start.
     #[cold]
     #[inline(never)]
     pub(super) fn is_usable(&mut self, side: Side, now: Millis) -> bool {
@@ -167,7 +171,7 @@ impl PeerState {
         usable
     }
 
-    /// Whether it may be picked now, be it a primary or a backup.
+    /// Whether it may be picked now, be it a primary or a backup: for balancers without backups.
     pub(super) fn is_free(&self, now: Millis) -> bool {
         self.flags & (FULL | UNAVAILABLE | TRIED) == 0 && !self.is_failed_out(now)
     }
