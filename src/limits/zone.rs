@@ -189,7 +189,7 @@ impl ReqZone {
         });
         let shared = zone.store.and_then(|store| stores.get(store).cloned());
         // Where refusals are charged, the store has to know of each.
-        let can_hold = ZoneLeases::can_hold(&slowest) && !zone.count_refused;
+        let can_hold = slowest.info().leasable && !zone.count_refused;
         let leases = shared.as_ref().filter(|_| can_hold).map(|store| {
             let size = zone.size / LEASES;
             let old = old.and_then(|old| old.leases.as_ref());

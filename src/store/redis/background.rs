@@ -79,7 +79,9 @@ impl SharedStore {
             }
             self.slots.release(clock.now(), &mut tasks);
             self.deferred.send(&self.handle, clock.now(), &mut tasks);
-            self.late.wait(&mut tasks);
+            for reply in std::mem::take(&mut *self.late.lock()) {
+                tasks.spawn(reply);
+            }
         }
     }
 
@@ -112,7 +114,7 @@ impl SharedStore {
                 }
                 Err(why) => {
                     reports = Reports::default();
-                    recovery.missed();
+                    recovery.answered(now, false);
                     self.handle.give_up(now, why);
                     pause = Duration::MAX;
                 }
@@ -181,7 +183,7 @@ impl SharedStore {
             || reports
                 .listed
                 .is_none_or(|at| now.since(at) >= LIST_INTERVAL);
-        let held = lists.then(|| LeaseHoldings::write(&self.leases.held()));
+        let held = lists.then(|| LeaseHoldings::write(&self.leases.held.lock()));
         if lists {
             // Taught and warm before it is measured.
             timed(PROBE_TIMEOUT, connection.ping_masters()).await?;

@@ -5,8 +5,8 @@
 //! Every slot has a unique name, so each update may be sent twice: no reply has to be known for sure, and no error lasts
 //! longer than that.
 //!
-//! [`SlotLedger`] holds the slots of this gateway, and those whose release the store may not know of. [`SlotQueues`] holds the
-//! requests of this gateway that wait for a slot, one queue for each key. A store cannot notify gateways, so the first request of a
+//! [`SlotLedger`] holds the slots of this gateway, and those whose release the store may not know of. A [`SlotQueue`] holds the
+//! requests of this gateway that wait for a slot of one key. A store cannot notify gateways, so the first request of a
 //! queue asks again: at once when this gateway has released a slot, and after a moment in any case, as another gateway
 //! may have released one. The others wait until they are first.
 
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use super::connection::{self, RedisConnection};
 use super::handle::{StoreDown, StoreHandle};
-use super::script::{self, CLOCK, LuaScript};
+use super::script::{self, CLOCK, LuaScript, UNEXPECTED_REPLY};
 use crate::clock::Millis;
 
 /// The slots of a store as this gateway knows them.
@@ -35,7 +35,8 @@ use crate::clock::Millis;
 pub struct SharedSlots {
     store: Arc<StoreHandle>,
     ledger: Mutex<SlotLedger>,
-    queues: SlotQueues,
+    /// The queues of its sets.
+    queues: Mutex<HashMap<Arc<[u8]>, SlotQueue>>,
 }
 
 /// What one request needs at one store: a slot in each of these sets.
@@ -77,7 +78,7 @@ impl SharedSlots {
         Self {
             store: Arc::clone(store),
             ledger: Mutex::default(),
-            queues: SlotQueues::default(),
+            queues: Mutex::default(),
         }
     }
 
@@ -95,22 +96,15 @@ impl SharedSlots {
         let lease = self.hold(claim, now);
         let asking = self.query(claim, lease.id, &mut connection);
         self.store.asked.fetch_add(1, Ordering::Relaxed);
-        Ok(
-            match self
-                .store
-                .in_time(asking, now)
-                .await
-                .map_err(|_| StoreDown)?
-            {
-                None => Ok(lease),
-                Some(full) => {
-                    if !connection.is_cluster() {
-                        lease.cancel();
-                    }
-                    Err(full)
-                }
-            },
-        )
+        let full = self.store.in_time(asking, now).await;
+        let Some(full) = full.map_err(|_| StoreDown)? else {
+            return Ok(Ok(lease));
+        };
+        if !connection.is_cluster() {
+            // The store has refused all of them: there is nothing to release.
+            self.ledger.lock().held.remove(&lease.id);
+        }
+        Ok(Err(full))
     }
 
     /// Holds slots that were taken without the store while it was away; it learns of them when it is back.
@@ -121,7 +115,7 @@ impl SharedSlots {
     /// How many requests of this gateway hold slots in it.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.ledger.lock().held()
+        self.ledger.lock().held.len()
     }
 
     /// The part of a limit that this gateway enforces while it counts alone.
@@ -154,7 +148,7 @@ impl SharedSlots {
                 for want in together {
                     command.arg(&*want.name);
                 }
-                command.arg(millis(LEASE)).arg(self.slot_name(id));
+                command.arg(LEASE).arg(self.slot_name(id));
                 for (want, gone) in together.iter().zip(&gone) {
                     command.arg(want.limit).arg(gone.len());
                     for id in gone {
@@ -162,17 +156,13 @@ impl SharedSlots {
                     }
                 }
             };
-            let full = match TAKE.perform(connection, write).await? {
-                Value::Int(full) => usize::try_from(full).ok(),
-                _ => None,
+            let Value::Int(full) = TAKE.perform(connection, write).await? else {
+                return Err(UNEXPECTED_REPLY.into());
             };
-            match full.filter(|full| *full <= together.len()) {
-                Some(0) => {}
-                Some(full) => return Ok(Some(index * size + full - 1)),
-                None => {
-                    let kind = redis::ErrorKind::UnexpectedReturnType;
-                    return Err((kind, "not an answer of ours").into());
-                }
+            match usize::try_from(full) {
+                Ok(0) => {}
+                Ok(full) if full <= together.len() => return Ok(Some(index * size + full - 1)),
+                Ok(_) | Err(_) => return Err(UNEXPECTED_REPLY.into()),
             }
         }
         Ok(None)
@@ -185,8 +175,8 @@ impl SharedSlots {
 
     /// Sends which slots were released.
     pub(super) fn release(self: &Arc<Self>, now: Millis, tasks: &mut JoinSet<()>) {
-        let given = self.ledger.lock().given();
-        self.send_updates(SlotUpdate::Release, given, now, tasks);
+        let given = std::mem::take(&mut self.ledger.lock().given);
+        self.send_updates(RELEASE, given, now, tasks);
     }
 
     /// Renews the slots that were not renewed for long, or, at a store that may have forgotten them, all.
@@ -197,18 +187,15 @@ impl SharedSlots {
         }
         let due = ledger.due(now, RENEW);
         drop(ledger);
-        self.send_updates(SlotUpdate::Renew, due, now, tasks);
+        self.send_updates(LEASE, due, now, tasks);
     }
 
     /// Releases everything, for a gateway that stops.
     pub(super) async fn release_all(&self, connection: &mut RedisConnection) {
         let all = self.ledger.lock().all();
         for batch in batches(connection, &all) {
-            if self
-                .send_update(SlotUpdate::Release, batch, connection)
-                .await
-                .is_err()
-            {
+            let sent = self.send_update(RELEASE, batch, connection).await;
+            if sent.is_err() {
                 return;
             }
         }
@@ -216,7 +203,7 @@ impl SharedSlots {
 
     fn send_updates(
         self: &Arc<Self>,
-        update: SlotUpdate,
+        lease: u64,
         slots: Vec<SlotRef>,
         now: Millis,
         tasks: &mut JoinSet<()>,
@@ -225,7 +212,7 @@ impl SharedSlots {
             return;
         }
         let Ok(connection) = self.store.connection() else {
-            return self.finish_update(update, &slots, false);
+            return self.finish_update(lease, &slots, false);
         };
         for batch in batches(&connection, &slots) {
             let (slots, mut connection, batch) =
@@ -233,7 +220,7 @@ impl SharedSlots {
             tasks.spawn(async move {
                 let sending = tokio::time::timeout(
                     UPDATE_TIMEOUT,
-                    slots.send_update(update, &batch, &mut connection),
+                    slots.send_update(lease, &batch, &mut connection),
                 );
                 let acknowledged = match sending.await {
                     Ok(Ok(())) => true,
@@ -243,40 +230,37 @@ impl SharedSlots {
                     }
                     Err(_) => false,
                 };
-                slots.finish_update(update, &batch, acknowledged);
+                slots.finish_update(lease, &batch, acknowledged);
             });
         }
     }
 
     /// Takes over whether the store acknowledged an update.
-    fn finish_update(&self, update: SlotUpdate, slots: &[SlotRef], acknowledged: bool) {
-        match update {
+    fn finish_update(&self, lease: u64, slots: &[SlotRef], acknowledged: bool) {
+        if lease == RELEASE {
             // Without the update, a slot is free when it expires.
-            SlotUpdate::Release => {
-                self.ledger.lock().gone(slots);
-                self.queues.wake(slots);
+            self.ledger.lock().gone(slots);
+            let queues = self.queues.lock();
+            for queue in slots.iter().filter_map(|slot| queues.get(&slot.set)) {
+                queue.head.freed.notify_one();
             }
-            SlotUpdate::Renew if acknowledged => {}
-            SlotUpdate::Renew => self.ledger.lock().not_renewed(slots),
+        } else if !acknowledged {
+            self.ledger.lock().not_renewed(slots);
         }
     }
 
     async fn send_update(
         &self,
-        update: SlotUpdate,
+        lease: u64,
         slots: &[SlotRef],
         connection: &mut RedisConnection,
     ) -> Result<(), RedisError> {
-        let lease = match update {
-            SlotUpdate::Release => Duration::ZERO,
-            SlotUpdate::Renew => LEASE,
-        };
         let write = |command: &mut Cmd| {
             command.arg(slots.len());
             for slot in slots {
                 command.arg(&*slot.set);
             }
-            command.arg(millis(lease));
+            command.arg(lease);
             for slot in slots {
                 command.arg(self.slot_name(slot.id));
             }
@@ -292,12 +276,11 @@ impl SharedSlots {
         longest: u32,
     ) -> Option<SharedSlotWaiter<'_>> {
         let set = &claim.wants.get(which)?.name;
-        let queues = &self.queues;
-        let mut all = queues.queues.lock();
-        if all.get(set).map_or(0, |queue| queue.waiting) >= longest {
+        let mut queues = self.queues.lock();
+        if queues.get(set).map_or(0, |queue| queue.waiting) >= longest {
             return None;
         }
-        let queue = all.entry(Arc::clone(set)).or_insert_with(|| SlotQueue {
+        let queue = queues.entry(Arc::clone(set)).or_insert_with(|| SlotQueue {
             waiting: 0,
             head: Arc::new(QueueHead {
                 turn: Semaphore::new(1),
@@ -306,7 +289,7 @@ impl SharedSlots {
         });
         queue.waiting += 1;
         Some(SharedSlotWaiter {
-            queues,
+            slots: self,
             set: Arc::clone(set),
             head: Arc::clone(&queue.head),
         })
@@ -316,14 +299,7 @@ impl SharedSlots {
     #[must_use]
     pub fn has_queue(&self, claim: &SlotClaim, which: usize) -> bool {
         let set = claim.wants.get(which).map(|want| &want.name);
-        set.is_some_and(|set| self.queues.queues.lock().contains_key(set))
-    }
-}
-
-impl SharedSlotGuard {
-    /// Forgets a slot that the store has refused.
-    fn cancel(self) {
-        self.slots.ledger.lock().forget(self.id);
+        set.is_some_and(|set| self.queues.lock().contains_key(set))
     }
 }
 
@@ -341,19 +317,11 @@ static TAKE: LazyLock<LuaScript> =
 static KEEP: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::of(CLOCK, &[include_str!("places/keep.lua")]));
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
+/// A slot that is not renewed for so many milliseconds is free.
+const LEASE: u64 = 8_000;
 
-/// A slot that is not renewed for so long is free.
-const LEASE: Duration = Duration::from_secs(8);
-
-/// An update about slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SlotUpdate {
-    Release,
-    Renew,
-}
+/// In place of [`LEASE`], for slots that are free at once.
+const RELEASE: u64 = 0;
 
 /// What one script updates: in a cluster every set may lie elsewhere.
 fn batches<'p>(
@@ -422,27 +390,12 @@ impl SlotLedger {
         true
     }
 
-    /// Forgets slots that the store never had.
-    fn forget(&mut self, id: u64) {
-        self.held.remove(&id);
-    }
-
-    /// How many are held.
-    fn held(&self) -> usize {
-        self.held.len()
-    }
-
     /// For each set those of its slots that are released and may still be taken in the store.
     fn leaving(&self, wants: &[SlotWant]) -> Vec<SmallVec<[u64; 4]>> {
         wants
             .iter()
             .map(|want| self.leaving.get(&want.name).cloned().unwrap_or_default())
             .collect()
-    }
-
-    /// The slots whose release is to be sent to the store.
-    fn given(&mut self) -> Vec<SlotRef> {
-        std::mem::take(&mut self.given)
     }
 
     /// The store has taken over their release, or cannot be reached.
@@ -500,10 +453,9 @@ impl SlotLedger {
     fn all(&mut self) -> Vec<SlotRef> {
         let mut all = self.due(Millis(u64::MAX), Duration::ZERO);
         for (set, ids) in &self.leaving {
-            let set = || Arc::clone(set);
-            all.extend(ids.iter().map(|id| SlotRef {
-                set: set(),
-                id: *id,
+            all.extend(ids.iter().map(|&id| SlotRef {
+                set: Arc::clone(set),
+                id,
             }));
         }
         all
@@ -515,12 +467,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// When a slot was renewed that the store may not know.
 const NEVER: Millis = Millis(0);
-
-/// The queues of a store.
-#[derive(Debug, Default)]
-struct SlotQueues {
-    queues: Mutex<HashMap<Arc<[u8]>, SlotQueue>>,
-}
 
 #[derive(Debug)]
 struct SlotQueue {
@@ -539,24 +485,9 @@ struct QueueHead {
 /// A request in a queue; leaves it when dropped.
 #[derive(Debug)]
 pub struct SharedSlotWaiter<'s> {
-    queues: &'s SlotQueues,
+    slots: &'s SharedSlots,
     set: Arc<[u8]>,
     head: Arc<QueueHead>,
-}
-
-impl SlotQueues {
-    /// Wakes the first of each queue whose slots were released.
-    fn wake(&self, slots: &[SlotRef]) {
-        let queues = self.queues.lock();
-        if queues.is_empty() {
-            return;
-        }
-        for slot in slots {
-            if let Some(queue) = queues.get(&slot.set) {
-                queue.head.freed.notify_one();
-            }
-        }
-    }
 }
 
 impl SharedSlotWaiter<'_> {
@@ -578,7 +509,7 @@ impl SharedSlotWaiter<'_> {
 
 impl Drop for SharedSlotWaiter<'_> {
     fn drop(&mut self) {
-        let mut queues = self.queues.queues.lock();
+        let mut queues = self.slots.queues.lock();
         if let Some(queue) = queues.get_mut(&self.set) {
             queue.waiting -= 1;
             if queue.waiting == 0 {

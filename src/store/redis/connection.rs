@@ -139,25 +139,26 @@ impl RedisConnector {
             .set_connection_timeout(Some(CONNECT))
             // Each query has a deadline of its own.
             .set_response_timeout(None);
-        match self {
-            Self::Cluster(client) => client
-                .get_async_connection()
-                .await
-                .map(RedisConnection::Cluster),
+        let connection = match self {
+            Self::Cluster(client) => {
+                return client
+                    .get_async_connection()
+                    .await
+                    .map(RedisConnection::Cluster);
+            }
             Self::Sentinel(sentinels) => {
                 let mut client = sentinels.client()?;
-                let connection = client.get_async_connection_with_config(&config).await;
-                connection.map(RedisConnection::Server)
+                client.get_async_connection_with_config(&config).await
             }
-            Self::Single(client) => client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
-                .map(RedisConnection::Server),
-        }
+            Self::Single(client) => {
+                client
+                    .get_multiplexed_async_connection_with_config(&config)
+                    .await
+            }
+        };
+        connection.map(RedisConnection::Server)
     }
-}
 
-impl RedisConnector {
     /// Whether keys may lie on several servers.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
@@ -285,6 +286,7 @@ const RESPONSE: Duration = Duration::from_millis(500);
 const RETRIES: u32 = 6;
 
 /// What a thread knows of one store.
+#[derive(Default)]
 struct LoopConnection {
     store: u64,
     connection: Option<RedisConnection>,
@@ -357,10 +359,7 @@ fn with<T>(store: u64, act: impl FnOnce(&mut LoopConnection) -> T) -> T {
         let index = index.unwrap_or_else(|| {
             loops.push(LoopConnection {
                 store,
-                connection: None,
-                epoch: 0,
-                lost: Arc::default(),
-                pending: Arc::default(),
+                ..LoopConnection::default()
             });
             loops.len() - 1
         });
@@ -443,7 +442,7 @@ impl RecoveryProbes {
         };
     }
 
-    /// A probe was answered, in time or not; whether the store is back.
+    /// Notes whether a probe was answered in time; whether the store is back.
     pub(super) fn answered(&mut self, now: Millis, in_time: bool) -> bool {
         self.timely = if in_time { self.timely + 1 } else { 0 };
         let is_back = self.timely >= TIMELY;
@@ -451,11 +450,6 @@ impl RecoveryProbes {
             self.back = Some(now);
         }
         is_back
-    }
-
-    /// A probe was not answered.
-    pub(super) fn missed(&mut self) {
-        self.timely = 0;
     }
 
     /// How long to wait for the next probe.
@@ -576,7 +570,7 @@ mod breaker_tests {
         for in_time in [true, true, false, true, true] {
             assert!(!way.answered(Millis(100), in_time));
         }
-        way.missed();
+        assert!(!way.answered(Millis(100), false));
         assert!(!way.answered(Millis(100), true));
         assert!(!way.answered(Millis(100), true));
         assert!(way.answered(Millis(100), true));

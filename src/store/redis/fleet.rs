@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use redis::{RedisError, Value};
 
 use super::connection::RedisConnection;
-use super::script::{FLEET, FORGET};
+use super::script::{FLEET, FORGET, UNEXPECTED_REPLY};
 use crate::algorithm::{Cost, Excess, LimitSpec};
 use crate::clock::Millis;
 
@@ -46,7 +46,8 @@ pub struct LeaseHoldings {
 pub struct Fleet {
     /// How many there are at least, as the configuration says.
     declared: u32,
-    gateways: Mutex<Vec<FleetMember>>,
+    /// All that reported within a minute.
+    pub(super) gateways: Mutex<Vec<FleetMember>>,
     /// How many are listed, in the upper half, and how many of them are present; zero before the first reply.
     counts: AtomicU64,
     /// The store's time at this gateway's last reports, the oldest first.
@@ -77,14 +78,8 @@ pub(super) struct FleetReply {
     /// How many gateways are listed, and how many of them are present; at least one, this.
     listed: u32,
     present: u32,
-    list: Option<FleetList>,
-}
-
-/// All gateways, and the keys that were reset lately.
-#[derive(Debug)]
-struct FleetList {
-    forgotten: Vec<ResetKey>,
-    gateways: Vec<FleetMember>,
+    /// The keys that were reset lately, and all gateways; where they were asked for.
+    list: Option<(Vec<ResetKey>, Vec<FleetMember>)>,
 }
 
 /// A key that an operator had forgotten: its zone and its bytes, and when.
@@ -146,11 +141,7 @@ impl Fleet {
             lost,
             forgotten: Vec::new(),
         };
-        if let Some(FleetList {
-            mut forgotten,
-            gateways,
-        }) = reply.list
-        {
+        if let Some((mut forgotten, gateways)) = reply.list {
             *self.gateways.lock() = gateways;
             let before = std::mem::replace(&mut *self.forgotten.lock(), forgotten.clone());
             forgotten.retain(|key| !before.contains(key));
@@ -193,21 +184,9 @@ impl Fleet {
         let lost = self.lost.load(Ordering::Relaxed);
         lost > 0 && now.since(Millis(lost - 1)) < within
     }
-
-    /// All that were heard of within a minute.
-    pub(super) fn gateways(&self) -> Vec<FleetMember> {
-        self.gateways.lock().clone()
-    }
 }
 
 impl LeaseHoldings {
-    pub(super) fn new(zone: &str) -> Self {
-        Self {
-            zone: zone.into(),
-            ..Self::default()
-        }
-    }
-
     /// As gateways tell each other.
     pub(super) fn write(all: &[Self]) -> String {
         all.iter()
@@ -273,13 +252,7 @@ impl FleetKeys {
     ) -> Result<FleetReply, RedisError> {
         let since = fleet.present_since();
         let reply = self.ask(connection, [name, ""], since, held).await?;
-        read(&reply).ok_or_else(|| {
-            (
-                redis::ErrorKind::UnexpectedReturnType,
-                "not an answer of ours",
-            )
-                .into()
-        })
+        Ok(read(&reply).ok_or(UNEXPECTED_REPLY)?)
     }
 
     /// Lets all gateways know that a key of a zone begins anew.
@@ -352,7 +325,7 @@ fn read(reply: &Value) -> Option<FleetReply> {
     })
 }
 
-fn read_list(list: &[Value]) -> Option<FleetList> {
+fn read_list(list: &[Value]) -> Option<(Vec<ResetKey>, Vec<FleetMember>)> {
     let [Value::Array(forgotten), gateways @ ..] = list else {
         return None;
     };
@@ -380,10 +353,7 @@ fn read_list(list: &[Value]) -> Option<FleetList> {
         }),
         _ => None,
     });
-    Some(FleetList {
-        forgotten: forgotten.collect(),
-        gateways: gateways.collect::<Option<_>>()?,
-    })
+    Some((forgotten.collect(), gateways.collect::<Option<_>>()?))
 }
 
 /// A gateway is silent that has not reported while another one has so many times.

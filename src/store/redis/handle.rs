@@ -121,11 +121,6 @@ impl StoreHandle {
         self.breaker.is_open()
     }
 
-    /// Whether it can be told something, however late it answers.
-    pub(super) fn is_in_reach(&self) -> bool {
-        self.in_reach.load(Ordering::Relaxed)
-    }
-
     /// An answer that a decision waits for, if it comes in time.
     pub(super) async fn in_time<T>(
         &self,
@@ -179,8 +174,8 @@ impl StoreHandle {
             if self.breaker.miss() {
                 self.note_outage(now, describe(error));
             }
-        } else if self.breaker.fail() {
-            self.note_outage(now, describe(error));
+        } else {
+            self.give_up(now, describe(error));
         }
     }
 

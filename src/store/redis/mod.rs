@@ -32,7 +32,7 @@ use self::fleet::{FleetMember, LeaseHoldings, ResetKey};
 use self::handle::{StoreHandle, StoreOutage};
 use self::lease::LeaseQueue;
 use self::outage::{OutageCharge, OutageCharges};
-use self::request::{DeferredCharges, LateReplies, LocalDecision, StoreRequest};
+use self::request::{DeferredCharges, LateReply, LocalDecision, StoreRequest};
 use crate::clock::Millis;
 use crate::config::plan::Store;
 
@@ -47,7 +47,8 @@ pub struct SharedStore {
     deferred: DeferredCharges,
     /// What passed without it.
     pub charges: Arc<OutageCharges>,
-    late: LateReplies,
+    /// Late replies that this process waits for.
+    late: Mutex<Vec<LateReply>>,
     /// The zones that it has keys of.
     zones: Mutex<Vec<Weak<dyn ForgetKeys>>>,
 }
@@ -64,7 +65,7 @@ impl SharedStore {
             slots: Arc::new(SharedSlots::new(&handle)),
             deferred: DeferredCharges::default(),
             charges: Arc::default(),
-            late: LateReplies::default(),
+            late: Mutex::default(),
             zones: Mutex::default(),
             handle,
         }))
@@ -78,11 +79,12 @@ impl SharedStore {
             return self.charges.add_all(passed);
         };
         let charges = Arc::clone(&self.charges);
-        self.late.add(&self.handle, async move {
+        self.late.lock().push(Box::pin(async move {
             if reply.settle(refused).await {
                 charges.add_all(passed);
             }
-        });
+        }));
+        connection::wake(self.handle.id);
     }
 
     /// Charges a request whose cost is known only now, whatever is left.
@@ -101,7 +103,7 @@ impl SharedStore {
         let handle = &self.handle;
         StoreStatus {
             gateway: handle.gateway.clone(),
-            gateways: handle.fleet.gateways(),
+            gateways: handle.fleet.gateways.lock().clone(),
             outage: handle.outage.lock().clone(),
             asked: handle.asked.load(Ordering::Relaxed),
             missed: handle.missed.load(Ordering::Relaxed),
@@ -110,7 +112,7 @@ impl SharedStore {
             decided_here: self.leases.decided.load(Ordering::Relaxed),
             leased: self.leases.leased.load(Ordering::Relaxed),
             returned: self.leases.returned.load(Ordering::Relaxed),
-            held: self.leases.held(),
+            held: self.leases.held.lock().clone(),
         }
     }
 

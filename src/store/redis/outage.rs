@@ -53,12 +53,6 @@ impl OutageCharge {
             cost,
         }
     }
-
-    fn due(&self, now: Millis, gateways: u32) -> Cost {
-        let key_status = self.zone.key_status(&self.key, now, &self.spec);
-        let left = key_status.map(|key_status| key_status.remaining);
-        due(self.cost, &self.spec, left, gateways)
-    }
 }
 
 /// What has to be charged for what passed, when so many gateways may have been without their store; `left` is what this one knows
@@ -100,7 +94,7 @@ impl OutageCharges {
         let mut connection: Option<RedisConnection> = None;
         loop {
             tokio::time::sleep(SEND_INTERVAL).await;
-            if self.owed.lock().is_empty() || !store.is_in_reach() {
+            if self.owed.lock().is_empty() || !store.in_reach.load(Ordering::Relaxed) {
                 continue;
             }
             let mut sound = match connection.take() {
@@ -135,7 +129,9 @@ impl OutageCharges {
             let checks: Vec<_> = together
                 .iter()
                 .map(|charge| {
-                    let due = charge.due(now, gateways);
+                    let status = charge.zone.key_status(&charge.key, now, &charge.spec);
+                    let left = status.map(|status| status.remaining);
+                    let due = due(charge.cost, &charge.spec, left, gateways);
                     KeyCheck::new(charge.name.clone(), &charge.spec, due, false)
                 })
                 .collect();

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::cluster_routing::Slot;
-use redis::{ErrorKind, RedisError, Value};
+use redis::{RedisError, Value};
 use tokio::task::JoinSet;
 
-use super::connection;
-use super::connection::RedisConnection;
+use super::connection::{self, RedisConnection};
 use super::handle::{StoreHandle, StoreMiss};
-use super::script::{self, DECIDE, KeyCheck};
+use super::script::{self, DECIDE, KeyCheck, UNEXPECTED_REPLY};
 use crate::algorithm::{Cost, LimitSpec, Verdict};
 use crate::clock::Millis;
 use crate::store::rate_zone::StoreVerdict;
@@ -51,9 +50,8 @@ type ReplyFuture = Pin<Box<dyn Future<Output = (RedisConnection, KeyVerdicts)> +
 
 type KeyVerdicts = Result<Vec<Option<StoreVerdict>>, RedisError>;
 
-/// What remains to be done when late replies come.
-#[derive(Default)]
-pub(super) struct LateReplies(Mutex<Vec<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+/// What remains to be done when a late reply comes.
+pub(super) type LateReply = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Charges and penalties that are sent when a request is over.
 #[derive(Debug, Default)]
@@ -154,33 +152,15 @@ impl PendingReply {
         else {
             return true;
         };
-        if refused && !is_refusal(&verdicts) {
+        let is_refused = verdicts.iter().flatten().any(is_refusal);
+        if refused && !is_refused {
             // Should this get lost, the key has less than it could.
             let refund = tell(&mut connection, REFUND, &self.request.checks);
             if let Ok(Err(error)) = tokio::time::timeout(LATE_TIMEOUT, refund).await {
                 tracing::debug!(%error, "could not give back");
             }
         }
-        is_refusal(&verdicts)
-    }
-}
-
-impl LateReplies {
-    /// Does this on the task of this thread.
-    pub(super) fn add(
-        &self,
-        store: &StoreHandle,
-        settling: impl Future<Output = ()> + Send + 'static,
-    ) {
-        self.0.lock().push(Box::pin(settling));
-        connection::wake(store.id);
-    }
-
-    /// Goes on waiting for late replies.
-    pub(super) fn wait(&self, tasks: &mut JoinSet<()>) {
-        for settling in std::mem::take(&mut *self.0.lock()) {
-            tasks.spawn(settling);
-        }
+        is_refused
     }
 }
 
@@ -243,27 +223,23 @@ impl DeferredCharges {
     }
 }
 
-fn is_refusal(verdicts: &[Option<StoreVerdict>]) -> bool {
-    let mut heard = verdicts.iter().flatten();
-    heard.any(|reply| matches!(reply.outcome, Verdict::Refuse { .. }))
+fn is_refusal(verdict: &StoreVerdict) -> bool {
+    matches!(verdict.outcome, Verdict::Refuse { .. })
 }
 
-/// Asks where the keys are: at one server all at once; in a cluster slot by slot, and what was reserved is given back
-/// when a later one refuses.
-async fn verdicts(connection: &mut RedisConnection, inquiry: &StoreRequest) -> KeyVerdicts {
-    let checks = &inquiry.checks;
+/// Queries the servers of the keys: one server all at once, a cluster slot by slot. What was charged is returned when a
+/// later slot refuses.
+async fn verdicts(connection: &mut RedisConnection, request: &StoreRequest) -> KeyVerdicts {
+    let checks = &request.checks;
     let slots = by_slot(connection, checks);
     let mut verdicts = vec![None; checks.len()];
     for (done, slot) in slots.iter().enumerate() {
-        let reply = perform(connection, CHARGE, inquiry.lost, slot).await?;
-        let heard = script::verdicts(slot.iter().copied(), &reply);
-        let heard = heard.ok_or((ErrorKind::UnexpectedReturnType, "not an answer of ours"))?;
-        let refused = heard
-            .iter()
-            .any(|reply| matches!(reply.outcome, Verdict::Refuse { .. }));
-        for (check, reply) in slot.iter().zip(heard) {
+        let reply = perform(connection, CHARGE, request.lost, slot).await?;
+        let replied = script::verdicts(slot.iter().copied(), &reply).ok_or(UNEXPECTED_REPLY)?;
+        let refused = replied.iter().any(is_refusal);
+        for (check, verdict) in slot.iter().zip(replied) {
             if let Some(index) = checks.iter().position(|other| std::ptr::eq(*check, other)) {
-                verdicts[index] = Some(reply);
+                verdicts[index] = Some(verdict);
             }
         }
         if refused {

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use redis::{Cmd, RedisError, Script, Value};
+use redis::{Cmd, ErrorKind, RedisError, Script, Value};
 
 use super::connection::RedisConnection;
 use crate::algorithm::{ALGORITHMS, Cost, Excess, LimitSpec, SCRIPT_HELPERS, ScriptArgs, Verdict};
@@ -104,10 +104,7 @@ impl KeyCheck {
 
     /// Adds it to a command, behind its key.
     pub(super) fn write(&self, command: &mut Cmd) {
-        command.arg(self.args.algorithm).arg(match self.refused {
-            false => "0",
-            true => "1",
-        });
+        command.arg(self.args.algorithm).arg(u8::from(self.refused));
         let patience = self.patience.map(|longest| longest.as_millis());
         let patience = patience.and_then(|longest| i64::try_from(longest).ok());
         let left = self.left.and_then(|left| i64::try_from(left).ok());
@@ -118,9 +115,9 @@ impl KeyCheck {
         }
     }
 
-    /// What was answered; `None` for what no script of ours says.
-    fn verdict(&self, reply: &[Value]) -> Option<StoreVerdict> {
-        let [
+    /// The verdict on this check; `None` for a reply that the script cannot give.
+    fn verdict(&self, reply: &[Value; 4]) -> Option<StoreVerdict> {
+        let &[
             Value::Int(kind),
             Value::Int(excess),
             Value::Int(millis),
@@ -129,12 +126,12 @@ impl KeyCheck {
         else {
             return None;
         };
-        let excess = self.args.scale.excess(u64::try_from(*excess).ok()?);
-        let wait = u64::try_from(*millis).ok().map(Duration::from_millis);
+        let excess = self.args.scale.excess(u64::try_from(excess).ok()?);
+        let wait = u64::try_from(millis).ok().map(Duration::from_millis);
         Some(StoreVerdict {
-            outcome: outcome(*kind, excess, wait)?,
-            remaining: u64::try_from(*left).ok()?,
-            penalized: *kind == PENALIZE,
+            outcome: outcome(kind, excess, wait)?,
+            remaining: u64::try_from(left).ok()?,
+            penalized: kind == PENALIZE,
         })
     }
 }
@@ -152,22 +149,27 @@ pub(super) fn outcome(kind: i64, excess: Excess, wait: Option<Duration>) -> Opti
     })
 }
 
-/// What was answered to each question; `None` for what no script of ours says.
+/// The verdict on each check; `None` for a reply that the script cannot give.
 pub(super) fn verdicts<'q>(
     checks: impl ExactSizeIterator<Item = &'q KeyCheck>,
     reply: &Value,
 ) -> Option<Vec<StoreVerdict>> {
-    let Value::Array(verdicts) = reply else {
+    let Value::Array(numbers) = reply else {
         return None;
     };
-    if verdicts.len() != 4 * checks.len() {
+    let (replies, []) = numbers.as_chunks::<4>() else {
         return None;
-    }
-    checks
-        .zip(verdicts.chunks(4))
-        .map(|(check, reply)| check.verdict(reply))
-        .collect()
+    };
+    let replies = (replies.len() == checks.len()).then_some(replies)?;
+    let verdicts = checks
+        .zip(replies)
+        .map(|(check, reply)| check.verdict(reply));
+    verdicts.collect()
 }
+
+/// The error where a reply is not one that the script can give.
+pub(super) const UNEXPECTED_REPLY: (ErrorKind, &str) =
+    (ErrorKind::UnexpectedReturnType, "not an answer of ours");
 
 /// What scripts call a request whose key serves a penalty.
 const PENALIZE: i64 = 3;

@@ -42,7 +42,7 @@ pub(super) struct LeaseMode {
 pub(super) struct LeaseAccount {
     pub(super) spec: LimitSpec,
     /// Leased and not spent; good until [`LeaseAccount::until`].
-    left: u64,
+    pub(super) left: u64,
     until: Millis,
     /// Which of the server's windows it was leased in; zero where there are none.
     window: u64,
@@ -62,7 +62,7 @@ pub(super) struct LeaseAccount {
     /// What was held after the last lease.
     size: u64,
     seen: Millis,
-    demand: KeyDemand,
+    pub(super) demand: KeyDemand,
     /// When the store last replied, and how many more requests passed then besides what is held; `None` once reported.
     unreported: Option<(Millis, u64)>,
     /// The same, kept after it was reported.
@@ -88,7 +88,7 @@ impl LeaseAccount {
             used: 0,
             size: 0,
             seen: now,
-            demand: KeyDemand::new(now),
+            demand: KeyDemand::default(),
             unreported: None,
             known: None,
         }
@@ -278,16 +278,6 @@ impl LeaseAccount {
         !holds && !self.is_out(now) && now.since(self.seen) >= FORGOTTEN
     }
 
-    /// What is leased and not spent.
-    pub(super) fn left(&self) -> u64 {
-        self.left
-    }
-
-    /// Whether so much is requested that the key is decided about here.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.demand.is_crowded()
-    }
-
     /// How many more requests pass at all gateways, once after each reply and only while it is fresh.
     pub(super) fn unreported(&mut self, now: Millis) -> Option<u64> {
         let (known, remaining) = self.unreported.take()?;
@@ -309,7 +299,9 @@ impl LeaseAccount {
 
     /// Whether the key takes leases: in the mode of that name, and where too much is requested to query each.
     fn is_leased(&self, lease_mode: LeaseMode) -> bool {
-        lease_mode.leases(&self.spec) && (lease_mode.mode == StoreMode::Leased || self.is_crowded())
+        // Where a gateway's part is less than one request, there is nothing to lease.
+        self.spec.quota() >= lease_mode.gateways.into()
+            && (lease_mode.mode == StoreMode::Leased || self.demand.crowded)
     }
 
     /// Whether the store has refused more until a moment that has not come.
@@ -329,11 +321,12 @@ impl LeaseAccount {
 
     /// How much should be held.
     fn target(&self, now: Millis, lease_mode: LeaseMode) -> u64 {
-        let most = lease_mode.most(&self.spec);
+        let part = self.spec.quota() / u64::from(lease_mode.gateways.max(1));
+        let most = part.max(1).saturating_mul(Excess::ONE.0);
         if !self.is_leased(lease_mode) {
             return 0;
         }
-        if self.is_crowded() {
+        if self.demand.crowded {
             return most;
         }
         // A key that is requested for the first time may not be requested again.
@@ -365,7 +358,7 @@ impl LeaseAccount {
     fn soon(&self, cost: Cost, lease_mode: LeaseMode) -> Verdict {
         let pace = lease_mode.pace(&self.spec);
         // A key with so much demand has nothing left.
-        let earned = earned_in(&self.spec, cost).unwrap_or_default();
+        let earned = self.spec.added_wait(Excess(0), cost).unwrap_or_default();
         Verdict::Refuse {
             excess: self.over.map_or(Excess(0), |over| over.excess),
             retry_after: Some(earned.max(pace)),
@@ -374,17 +367,6 @@ impl LeaseAccount {
 }
 
 impl LeaseMode {
-    /// Whether each gateway has a part of at least one request: less is no lease.
-    pub(super) fn leases(self, spec: &LimitSpec) -> bool {
-        spec.quota() >= self.gateways.into()
-    }
-
-    /// The most that one gateway holds of a key.
-    pub(super) fn most(self, spec: &LimitSpec) -> u64 {
-        let part = spec.quota() / u64::from(self.gateways.max(1));
-        part.max(1).saturating_mul(Excess::ONE.0)
-    }
-
     /// How long a gateway waits after a refusal until it requests a lease again: long enough for some quota to drain, and short
     /// enough that it is not wasted.
     pub(super) fn pace(self, spec: &LimitSpec) -> Duration {
@@ -414,22 +396,15 @@ const FRESH: Duration = Duration::from_millis(100);
 const FORGOTTEN: Duration = Duration::from_secs(5);
 
 /// The demand for one key.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KeyDemand {
     height: u64,
     last: Millis,
-    crowded: bool,
+    /// Whether so much is requested that the key is decided about here.
+    pub(super) crowded: bool,
 }
 
 impl KeyDemand {
-    pub(super) fn new(now: Millis) -> Self {
-        Self {
-            height: 0,
-            last: now,
-            crowded: false,
-        }
-    }
-
     /// Counts a request; whether the key has more than `above` times its limit.
     pub(super) fn note(&mut self, now: Millis, cost: Cost, spec: &LimitSpec, above: u32) -> bool {
         let quota = spec.quota().saturating_mul(Excess::ONE.0);
@@ -447,10 +422,6 @@ impl KeyDemand {
             true => self.height > most / 2,
             false => height > most,
         };
-        self.crowded
-    }
-
-    pub(super) fn is_crowded(&self) -> bool {
         self.crowded
     }
 }
@@ -502,7 +473,9 @@ impl RefusedUntil {
             return None;
         }
         let more = Cost(cost.0.checked_sub(self.cost.0)?);
-        let never = more.0 > 0 && !spec.info().next_pays && cost.0 > capacity(spec);
+        // The largest cost of a request that can ever pass.
+        let capacity = spec.quota().saturating_mul(Excess::ONE.0);
+        let never = more.0 > 0 && !spec.info().next_pays && cost.0 > capacity;
         let retry_after = if never {
             None
         } else {
@@ -514,14 +487,4 @@ impl RefusedUntil {
             retry_after,
         })
     }
-}
-
-/// How long a key with nothing left takes at most to have room for `cost`; `None` where that cannot be known.
-pub(super) fn earned_in(spec: &LimitSpec, cost: Cost) -> Option<Duration> {
-    spec.added_wait(Excess(0), cost)
-}
-
-/// The largest cost of a request that can ever pass.
-fn capacity(spec: &LimitSpec) -> u64 {
-    spec.quota().saturating_mul(Excess::ONE.0)
 }

@@ -27,7 +27,7 @@ use self::account::{LeaseAccount, LeaseGrant, LeaseMode, LeaseRequest};
 use super::connection::RedisConnection;
 use super::fleet::LeaseHoldings;
 use super::handle::StoreHandle;
-use super::script::{self, LuaScript};
+use super::script::{self, LuaScript, UNEXPECTED_REPLY};
 use crate::algorithm::{Cost, Excess, LimitSpec, Verdict};
 use crate::clock::{Clock, Millis};
 use crate::store::key::{Key, PackedKey};
@@ -96,12 +96,6 @@ impl ZoneLeases {
     pub fn fits(&self, size: usize, queue: &Arc<LeaseQueue>, verdicts: Verdicts) -> bool {
         let division = ShardLayout::of(size, bytes(&self.zone));
         Arc::ptr_eq(&self.queue, queue) && (self.division, self.verdicts) == (division, verdicts)
-    }
-
-    /// Whether keys that are counted like this can be leased.
-    #[must_use]
-    pub fn can_hold(spec: &LimitSpec) -> bool {
-        spec.info().leasable
     }
 
     /// A refusal that the store gave before and that still holds.
@@ -195,21 +189,16 @@ impl ZoneLeases {
     /// The task of a key that needs a lease; `None` where its account is gone.
     fn prepare(self: &Arc<Self>, key: Key, now: Millis) -> Option<LeaseTask> {
         let lease_mode = self.lease_mode();
-        let (name, spec, request) = self.with(&key, |entry| {
-            let name = entry.name.clone()?;
-            Some((
-                name,
-                entry.account.spec,
-                entry.account.prepare(now, lease_mode),
-            ))
-        })??;
-        Some(LeaseTask {
-            name,
-            spec,
-            request,
-            punishable: self.penalties.lock().is_some(),
-            account: Some((Arc::clone(self), key)),
-        })
+        let punishable = self.penalties.lock().is_some();
+        self.with(&key, |entry| {
+            Some(LeaseTask {
+                name: entry.name.clone()?,
+                spec: entry.account.spec,
+                request: entry.account.prepare(now, lease_mode),
+                punishable,
+                account: Some((Arc::clone(self), key)),
+            })
+        })?
     }
 
     fn settle(&self, key: &Key, sent: Millis, now: Millis, grant: &LeaseGrant) {
@@ -225,18 +214,6 @@ impl ZoneLeases {
         }
     }
 
-    fn fail(&self, key: &Key, request: &LeaseRequest) {
-        self.with(key, |entry| entry.account.fail(request));
-    }
-
-    fn lose_leases(&self) {
-        for table in &self.tables {
-            for entry in table.lock().iter_mut() {
-                entry.account.lose_lease();
-            }
-        }
-    }
-
     /// Removes accounts without requests, adds tasks that give back what lies unused, and counts the rest.
     fn sweep(
         self: &Arc<Self>,
@@ -244,7 +221,10 @@ impl ZoneLeases {
         all: bool,
         tasks: &mut Vec<LeaseTask>,
     ) -> LeaseHoldings {
-        let mut held = LeaseHoldings::new(&self.zone);
+        let mut held = LeaseHoldings {
+            zone: self.zone.clone(),
+            ..LeaseHoldings::default()
+        };
         for table in &self.tables {
             let mut wake = Vec::new();
             table.lock().retain(|entry| {
@@ -258,9 +238,9 @@ impl ZoneLeases {
                         account: None,
                     });
                 }
-                held.keys += u64::from(account.left() > 0);
-                held.units.0 = held.units.0.saturating_add(account.left());
-                held.crowded += u64::from(account.is_crowded());
+                held.keys += u64::from(account.left > 0);
+                held.units.0 = held.units.0.saturating_add(account.left);
+                held.crowded += u64::from(account.demand.crowded);
                 if account.wakes() {
                     wake.push(Key::new(entry.key, entry.hash));
                 }
@@ -332,7 +312,8 @@ pub struct LeaseQueue {
     zones: Mutex<Vec<Weak<ZoneLeases>>>,
     wants: Mutex<Vec<(Arc<ZoneLeases>, Key)>>,
     woken: Notify,
-    held: Mutex<Vec<LeaseHoldings>>,
+    /// What this gateway held at the last sweep.
+    pub(super) held: Mutex<Vec<LeaseHoldings>>,
     /// Decisions without a query.
     pub(super) decided: AtomicU64,
     /// Requests that were leased, and those of them that were given back.
@@ -372,15 +353,6 @@ impl LeaseQueue {
         self.woken.notify_one();
     }
 
-    /// Takes out all keys that need a lease now.
-    fn wanted(&self, now: Millis) -> Vec<LeaseTask> {
-        let wants = std::mem::take(&mut *self.wants.lock());
-        wants
-            .into_iter()
-            .filter_map(|(leases, key)| leases.prepare(key, now))
-            .collect()
-    }
-
     /// Sweeps the accounts of all zones; the leases that lie unused are added to `tasks`.
     fn sweep(&self, now: Millis, all: bool, tasks: &mut Vec<LeaseTask>) {
         let mut zones = self.zones.lock();
@@ -395,19 +367,13 @@ impl LeaseQueue {
     /// Drops all leases, which the store has lost; its earlier verdicts are kept.
     pub(super) fn lose_leases(&self) {
         for leases in self.zones.lock().iter().filter_map(Weak::upgrade) {
-            leases.lose_leases();
+            for table in &leases.tables {
+                let mut table = table.lock();
+                table
+                    .iter_mut()
+                    .for_each(|entry| entry.account.lose_lease());
+            }
         }
-    }
-
-    /// What this gateway held at the last sweep.
-    pub(super) fn held(&self) -> Vec<LeaseHoldings> {
-        self.held.lock().clone()
-    }
-
-    fn note(&self, task: &LeaseTask, granted: u64) {
-        self.leased.fetch_add(granted, Ordering::Relaxed);
-        let returned = task.request.back / Excess::ONE.0;
-        self.returned.fetch_add(returned, Ordering::Relaxed);
     }
 
     /// Gets leases for the keys that need them, for as long as it is polled.
@@ -421,7 +387,9 @@ impl LeaseQueue {
                 () = self.woken.notified() => {}
                 _ = sweep.tick() => self.sweep(clock.now(), false, &mut tasks),
             }
-            tasks.extend(self.wanted(clock.now()));
+            let (now, wants) = (clock.now(), std::mem::take(&mut *self.wants.lock()));
+            let wants = wants.into_iter();
+            tasks.extend(wants.filter_map(|(leases, key)| leases.prepare(key, now)));
             if tasks.is_empty() {
                 continue;
             }
@@ -459,22 +427,6 @@ impl LeaseQueue {
         self.perform(connection, tasks, clock).await;
     }
 
-    fn share(&self, now: Millis) -> FleetShare {
-        let (all, present) = self.store.fleet.parts();
-        // In a cluster the list may lie on another server than the keys.
-        let list = match self.store.connector.is_cluster() {
-            true => String::new(),
-            false => self.store.lists.names.clone(),
-        };
-        FleetShare {
-            list,
-            gateway: self.store.gateway.clone(),
-            gateways: all,
-            weight: f64::from(all.max(present)) / f64::from(present),
-            lost: self.store.fleet.has_lost(now, LOST),
-        }
-    }
-
     async fn reach(&self, clock: &Clock) -> Option<RedisConnection> {
         match tokio::time::timeout(REPLY_TIMEOUT, self.store.connector.connect()).await {
             Ok(Ok(connection)) => Some(connection),
@@ -494,7 +446,7 @@ impl LeaseQueue {
         clock: &Clock,
     ) -> bool {
         let sent = clock.now();
-        let share = self.share(sent);
+        let lost = self.store.fleet.has_lost(sent, LOST);
         let tasks = Arc::new(tasks);
         // In a cluster every key has its own place.
         let batch = if connection.is_cluster() { 1 } else { BATCH };
@@ -502,10 +454,10 @@ impl LeaseQueue {
         for start in (0..tasks.len()).step_by(batch) {
             let part = start..tasks.len().min(start + batch);
             let (mut connection, tasks) = (connection.clone(), Arc::clone(&tasks));
-            let share = share.clone();
+            let store = Arc::clone(&self.store);
             self.store.asked_behind.fetch_add(1, Ordering::Relaxed);
             asking.spawn(async move {
-                let reply = request(&mut connection, &tasks[part.clone()], &share).await;
+                let reply = request(&mut connection, &tasks[part.clone()], &store, lost).await;
                 (part, reply)
             });
         }
@@ -518,7 +470,9 @@ impl LeaseQueue {
                     Ok(grants) => {
                         self.store.breaker.hit();
                         for (task, grant) in tasks[part].iter().zip(&grants) {
-                            self.note(task, grant.granted);
+                            let returned = task.request.back / Excess::ONE.0;
+                            self.leased.fetch_add(grant.granted, Ordering::Relaxed);
+                            self.returned.fetch_add(returned, Ordering::Relaxed);
                             if let Some((leases, key)) = &task.account {
                                 leases.settle(key, sent, clock.now(), grant);
                             }
@@ -548,90 +502,62 @@ impl LeaseQueue {
 pub(super) static LEASE: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::with_algorithms(include_str!("lease.lua")));
 
-/// How a store is shared.
-#[derive(Debug, Clone)]
-struct FleetShare {
-    /// The list of gateways, where scripts can read it, and the name of this one in it.
-    list: String,
-    gateway: String,
-    gateways: u32,
-    /// For how many requests one counts, while some gateways are missing that may count alone.
-    weight: f64,
-    /// Whether the store is known to have lost its memory.
-    lost: bool,
-}
-
 fn give_up(tasks: &[LeaseTask]) {
     for task in tasks {
         if let Some((leases, key)) = &task.account {
-            leases.fail(key, &task.request);
+            leases.with(key, |entry| entry.account.fail(&task.request));
         }
     }
 }
 
-/// One script, run once.
+/// Runs one script for some tasks; `lost` says whether the store is known to have lost its memory.
 async fn request(
     connection: &mut RedisConnection,
     tasks: &[LeaseTask],
-    share: &FleetShare,
+    store: &StoreHandle,
+    lost: bool,
 ) -> Result<Vec<LeaseGrant>, RedisError> {
-    let reply = LEASE
-        .perform(connection, |command| write(command, tasks, share))
-        .await?;
-    grants(tasks, &reply).ok_or_else(|| {
-        (
-            redis::ErrorKind::UnexpectedReturnType,
-            "not an answer of ours",
-        )
-            .into()
-    })
-}
-
-fn write(command: &mut Cmd, tasks: &[LeaseTask], share: &FleetShare) {
-    command.arg(tasks.len());
-    for task in tasks {
-        command.arg(&*task.name);
-    }
-    command.arg(u8::from(share.lost));
-    command.arg(&share.list).arg(&share.gateway);
-    command.arg(share.gateways).arg(share.weight);
-    for task in tasks {
-        let owed = task.spec.script_args(Cost(task.request.owed));
-        let back = task.spec.script_args(Cost(task.request.back));
-        let left = task.request.left.and_then(|left| i64::try_from(left).ok());
-        command.arg(owed.algorithm).arg(left.unwrap_or(-1));
-        command.arg(owed.cost).arg(back.cost);
-        command.arg(task.request.window).arg(task.request.want);
-        command.arg(u8::from(task.punishable));
-        for number in owed.numbers {
-            command.arg(number);
+    let (all, present) = store.fleet.parts();
+    // While gateways are missing that may count alone, one request counts for more than one.
+    let weight = f64::from(all.max(present)) / f64::from(present);
+    // In a cluster the list of gateways may lie on another server than the keys.
+    let list = match connection.is_cluster() {
+        true => "",
+        false => &store.lists.names,
+    };
+    let write = |command: &mut Cmd| {
+        command.arg(tasks.len());
+        for task in tasks {
+            command.arg(&*task.name);
         }
-    }
+        command.arg(u8::from(lost)).arg(list).arg(&store.gateway);
+        command.arg(all).arg(weight);
+        for task in tasks {
+            let owed = task.spec.script_args(Cost(task.request.owed));
+            let back = task.spec.script_args(Cost(task.request.back));
+            let left = task.request.left.and_then(|left| i64::try_from(left).ok());
+            command.arg(owed.algorithm).arg(left.unwrap_or(-1));
+            command.arg(owed.cost).arg(back.cost);
+            command.arg(task.request.window).arg(task.request.want);
+            command.arg(u8::from(task.punishable));
+            for number in owed.numbers {
+                command.arg(number);
+            }
+        }
+    };
+    let reply = LEASE.perform(connection, write).await?;
+    Ok(grants(tasks, reply).ok_or(UNEXPECTED_REPLY)?)
 }
 
 /// The grant for each task; `None` for a reply that the script cannot give.
-fn grants(tasks: &[LeaseTask], reply: &Value) -> Option<Vec<LeaseGrant>> {
-    let Value::Array(numbers) = reply else {
-        return None;
-    };
-    let numbers = numbers
-        .iter()
-        .map(|number| match number {
-            Value::Int(number) => Some(*number),
-            _ => None,
-        })
-        .collect::<Option<Vec<_>>>()?;
+fn grants(tasks: &[LeaseTask], reply: Value) -> Option<Vec<LeaseGrant>> {
+    let numbers: Vec<i64> = redis::from_redis_value(reply).ok()?;
     let (replies, []) = numbers.as_chunks::<8>() else {
         return None;
     };
-    if replies.len() != tasks.len() {
-        return None;
-    }
-    tasks
-        .iter()
-        .zip(replies)
-        .map(|(task, reply)| grant(task, reply))
-        .collect()
+    let replies = (replies.len() == tasks.len()).then_some(replies)?;
+    let grants = tasks.iter().zip(replies);
+    grants.map(|(task, reply)| grant(task, reply)).collect()
 }
 
 fn grant(task: &LeaseTask, reply: &[i64; 8]) -> Option<LeaseGrant> {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::algorithm::{Blocks, Excess, LimitSpec, Verdict};
 use crate::config::plan::StoreMode;
-use crate::store::redis::lease::ZoneLeases;
 use crate::store::redis::lease::account::{LeaseAccount, LeaseGrant};
 use crate::store::redis::lease::tests::{NOW, after, lease_mode, tokens};
 
@@ -39,11 +38,11 @@ fn what_is_in_hand_is_told_as_left() {
 #[test]
 fn buckets_and_windows_can_be_leased_and_blocks_cannot() {
     let (spec, _) = tokens(100);
-    assert!(ZoneLeases::can_hold(&spec));
+    assert!(spec.info().leasable);
     let blocks = Blocks {
         limit: Excess::requests(10),
         window: Duration::from_secs(10),
         precision: Duration::from_secs(1),
     };
-    assert!(!ZoneLeases::can_hold(&LimitSpec::Blocks(blocks)));
+    assert!(!LimitSpec::Blocks(blocks).info().leasable);
 }

@@ -155,7 +155,7 @@ fn who_is_refused_in_a_crowd_is_told_when_so_much_is_earned() {
     for _ in 0..51 {
         account.spend(NOW, Cost::ONE, lease_mode);
     }
-    assert!(account.is_crowded());
+    assert!(account.demand.crowded);
     let mut told = |cost| retry_after(account.spend(NOW, cost, lease_mode).0);
     // A hundred a second; no sooner than the next question.
     assert_eq!(told(Cost::ONE), Some(25));

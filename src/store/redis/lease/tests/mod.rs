@@ -95,7 +95,7 @@ fn simulate<A: Algorithm>(
                     gateway.asked = None;
                 }
             }
-            most = most.max(gateways.iter().map(|one| one.account.left()).sum());
+            most = most.max(gateways.iter().map(|one| one.account.left).sum());
         }
         let (at, index) = (Millis(now), whose % gateways.len());
         let gateway = &mut gateways[index];
@@ -250,7 +250,7 @@ fn what_lies_idle_goes_back_and_nothing_is_owed() {
             settle(&mut account, &mut count, after(step), lease_mode);
         }
     }
-    let left = account.left();
+    let left = account.left;
     assert!(left > 0);
     assert_eq!(account.idle(after(30), false), None);
     let idle = u64::try_from(IDLE.as_millis()).unwrap();
@@ -362,7 +362,7 @@ fn too_much_of_a_key_is_noticed_and_forgotten_again() {
         account.spend(NOW, Cost::ONE, lease_mode),
         (LeaseVerdict::Ask, true)
     );
-    assert!(account.is_crowded());
+    assert!(account.demand.crowded);
     assert!(matches!(
         account.spend(NOW, Cost::ONE, lease_mode).0,
         LeaseVerdict::Refuse(_)
@@ -373,9 +373,9 @@ fn too_much_of_a_key_is_noticed_and_forgotten_again() {
         LeaseVerdict::Spent(_)
     ));
     account.spend(after(40), Cost::ONE, lease_mode);
-    assert!(account.is_crowded(), "some less is not enough");
+    assert!(account.demand.crowded, "some less is not enough");
     account.spend(after(100), Cost::ONE, lease_mode);
-    assert!(!account.is_crowded());
+    assert!(!account.demand.crowded);
 }
 
 #[test]
