@@ -98,7 +98,7 @@ fn a_wrong_token_is_asked_for_again() {
         .until("document.querySelector('#ask[open] input[name=token]') === document.activeElement");
     browser.type_text("open up");
     enter(&mut browser);
-    browser.until_shown("That was not the token.");
+    browser.until_shown("The token is wrong.");
     unlock(&mut browser);
     browser.until_shown("draining");
 }
@@ -132,7 +132,7 @@ fn a_key_that_is_not_listed_is_looked_up_and_blocked() {
     browser.until(input);
     browser.value(&format!("{input}.value = 'long…#and no number'"));
     click(&mut browser, "Show");
-    browser.until("document.querySelector('#toasts .bad').textContent.includes('is no key of')");
+    browser.until("document.querySelector('#toasts .bad').textContent.includes('is not a key of')");
     browser.value(&format!("{input}.value = '127.0.0.9'"));
     click(&mut browser, "Show");
     browser.until_shown("6 of 6 left");
@@ -185,7 +185,7 @@ fn a_token_that_has_become_wrong_is_forgotten_and_the_way_back_in_is_shown() {
     let weir = gateway(&origin);
     let mut browser = page(&weir, DESK);
     browser.value("sessionStorage.setItem('weir-token', 'that of yesterday')");
-    browser.until_shown("That was not the token, or no longer: it is forgotten.");
+    browser.until_shown("The token was not accepted. Enter it again.");
     browser.until("document.querySelector('#connection').hidden");
     click(&mut browser, "Unlock changes");
     unlock(&mut browser);

@@ -11,7 +11,10 @@ fn the_dashboard_shows_limited_keys_and_healthy_backends() {
     let origin = Origin::start();
     let weir = gateway(&origin);
     let mut browser = page(&weir, DESK);
-    browser.until(&format!("{} === 'Nobody.'", answer("limited")));
+    browser.until(&format!(
+        "{} === 'No requests are limited.'",
+        answer("limited")
+    ));
     browser.until(&format!("{} === 'It is well.'", answer("wellness")));
     assert_eq!(status(&weir, POLITE), 200);
     flooded(&weir, FLOODER, "/ok", || {

@@ -71,7 +71,7 @@ export async function change(method, path, body, done) {
   }
 }
 
-/** Asks for the token until it is the right one; false if nobody gives one. */
+/** Prompts for the token until it is accepted; false if the prompt is dismissed. */
 export async function unlock(wrong = "") {
   for (;;) {
     const given = await ask({
@@ -90,7 +90,7 @@ export async function unlock(wrong = "") {
   }
 }
 
-const WRONG = "That was not the token.";
+const WRONG = "The token is wrong.";
 
 export function lock() {
   sessionStorage.removeItem(TOKEN);
@@ -103,7 +103,7 @@ export function showLock() {
   find("lock").textContent = unlocked() ? "Forget the token" : "Unlock changes";
 }
 
-/** Shows what changes something only where weir lets it be changed: without an `admin.token` nobody can. */
+/** Shows the controls that change something only where changes are allowed, which needs an `admin.token`. */
 export function allowChanges(allowed) {
   document.body.classList.toggle("fixed", !allowed);
   find("fixed").hidden = allowed;

@@ -27,7 +27,7 @@ function isFailing(series) {
   return errors > 0 && errors * 9 >= good;
 }
 
-/** Whether somebody who asks it gets an answer, however that is. */
+/** Whether a request to the server gets a response of any kind. */
 export const answers = (server, upstream) => {
   const [word, kind] = condition(server, upstream);
   return kind === "good" || kind === "doubt" || word === FAILING;

@@ -29,7 +29,7 @@ export const cell = (label, kind, ...children) =>
   make("td", { "data-label": label, class: kind }, ...children);
 
 /**
- * Makes the children of `parent` those of `items`, in their order. One that stays keeps its element, so that whoever has
+ * Makes the children of `parent` those of `items`, in their order. One that stays keeps its element, so that a user who has
  * the focus in it, or is reading it, keeps it while numbers change around them.
  */
 export function keep(parent, items, nameOf, create, update) {

@@ -10,7 +10,7 @@ const history = new History();
 const SHOWN = 10;
 const MARKED = 100; // marked keys that are shown besides
 const STRENGTH = ["block", "exempt", "grant"];
-let sought = null; // the key somebody looked up, and in which zone
+let sought = null; // the key that was looked up, and its zone
 let order = []; // of the keys that were shown last
 
 const pathOf = (zone, key) => `/api/zones/${encodeURIComponent(zone)}/keys/${encodeURIComponent(key)}`;
@@ -39,7 +39,7 @@ export async function showKeys(place, zone, time, limit) {
   const rows = [...keys.values()].map((key) => ({ ...key, zone, limit, marks: marks.get(key.key) ?? [] }));
   const body = place.querySelector("tbody") ?? table(place, zone);
   keep(body, rows, (key) => `${zone.name} ${key.key}`, row, update);
-  place.querySelector(".nobody").hidden = rows.length > 0;
+  place.querySelector(".empty").hidden = rows.length > 0;
   say(place.querySelector(".more"), marks.size > MARKED ? `${number(marks.size - MARKED)} more keys are marked.` : "");
 }
 
@@ -77,7 +77,7 @@ function table(place, zone) {
     make("div", { class: "scroll" }, make("table", {},
       make("thead", {}, make("tr", {}, column("Key"), column("Requests a second", "wide"), column("passed /s", "number"), column("delayed /s", "number"),
         column("refused /s", "number"), column("refused in all", "number"), column(measure(zone)[0], "number"), column("What to do", "alter"))), body)),
-    make("p", { class: "quiet nobody" }, "Nobody has come of late."), make("p", { class: "quiet more" }));
+    make("p", { class: "quiet empty" }, "No requests lately."), make("p", { class: "quiet more" }));
   return body;
 }
 
@@ -107,7 +107,7 @@ function update(element, item) {
   const has = (kind) => item.marks.some(({ mark }) => mark === kind);
   for (const button of does.querySelectorAll("button")) {
     const [, kind] = button.classList;
-    // Whoever is marked has that mark taken off first: what it would be marked with besides would not hold.
+    // An existing mark is removed first: a second mark beside it would have no effect.
     button.hidden = kind.startsWith("un") ? !has(kind.slice(2)) : item.marks.length > 0;
   }
 }
@@ -127,7 +127,7 @@ async function mark(item, path, kind) {
   const given = await ask({
     title: `${kind === "block" ? "Block" : "Exempt"} ${item.key}`,
     text: kind === "block" ? `Every request with this key in ${item.zone.name} is refused.` : `${item.zone.name} does not limit it.`,
-    fields: [{ name: "for", label: "For how long, such as 10m, 1h or 7d", value: "1h", required: true }, { name: "reason", label: "Reason, for whoever asks later" }],
+    fields: [{ name: "for", label: "For how long, such as 10m, 1h or 7d", value: "1h", required: true }, { name: "reason", label: "Reason, for the log and other operators" }],
     go: kind === "block" ? "Block" : "Exempt",
   });
   if (given) await change("PUT", `${path}/${kind}`, given.reason ? given : { for: given.for }, `${item.key} is ${kind === "block" ? "blocked" : "exempt"} for ${given.for}`);

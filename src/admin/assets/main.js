@@ -31,7 +31,7 @@ function showLimited(zones) {
   const now = zones.map((zone) => ({ zone, ...rates(zone) })).sort((one, other) => other.refuse - one.refuse || other.delay - one.delay);
   const refusing = now.filter(({ refuse }) => refuse >= 0.05);
   const delaying = now.filter(({ delay }) => delay >= 0.05);
-  const [kind, answer, more] = refusing.length ? refused(refusing) : delaying.length ? delayed(delaying) : ["", "Nobody.", everybody(now)];
+  const [kind, answer, more] = refusing.length ? refused(refusing) : delaying.length ? delayed(delaying) : ["", "No requests are limited.", passing(now)];
   glance("limited", kind, answer, more);
 }
 
@@ -50,13 +50,13 @@ function refused(zones) {
 function delayed(zones) {
   const [{ zone, delay }] = zones;
   const most = busiestOf(zone);
-  const who = most?.per_second.delay > 0 ? most.key : "Somebody";
-  return ["doubt", `${who} waits in ${zone.name}`, `${number(delay)} requests a second are delayed; nobody is refused.`];
+  const who = most?.per_second.delay > 0 ? most.key : "A key";
+  return ["doubt", `${who} is delayed by ${zone.name}`, `${number(delay)} requests a second are delayed; none are refused.`];
 }
 
-const everybody = (zones) => (zones.length ? `All ${number(zones.reduce((sum, { pass }) => sum + pass, 0))} requests a second pass their limits.` : "This configuration limits nothing.");
+const passing = (zones) => (zones.length ? `All ${number(zones.reduce((sum, { pass }) => sum + pass, 0))} requests a second pass their limits.` : "This configuration limits nothing.");
 
-/** The second: whether those behind are well. */
+/** The second question: whether the backends are healthy. */
 function showWellness(upstreams, stores, breakers) {
   const servers = upstreams.flatMap(({ name, servers }) => servers.map((server) => ({ server, upstream: name, state: condition(server, name) })));
   // Of one that is away others do the work; what one answers with errors reaches people.
@@ -73,7 +73,7 @@ function showWellness(upstreams, stores, breakers) {
     ...stores.filter(({ degraded }) => degraded).map(({ name, why }) => `store ${name} is away: ${why ?? "no answer"}`),
   ];
   if (silent.length) return glance("wellness", "bad", `No server of ${names(silent)} answers`, words.join("; "));
-  if (emptied.length) return glance("wellness", "doubt", `All servers of ${names(emptied)} are taken out`, ["Nobody answers there until one is enabled", ...words].join("; ") + ".");
+  if (emptied.length) return glance("wellness", "doubt", `All servers of ${names(emptied)} are taken out`, ["They receive no requests until one is enabled", ...words].join("; ") + ".");
   if (words.length) return glance("wellness", failing.length ? "bad" : "doubt", words[0], [...words.slice(1), ...(servers.length ? [countWell(servers)] : [])].join("; "));
   if (!servers.length) return glance("wellness", "", "None configured.", "");
   const out = servers.filter(isOut).length;
@@ -106,13 +106,13 @@ function connected(error) {
   if (!error) return;
   // Where there is no token, there is none to ask for.
   if (error.status === 403) allowChanges(false);
-  if (error.wrong && !find("ask").open) toast("That was not the token, or no longer: it is forgotten.", true);
+  if (error.wrong && !find("ask").open) toast("The token was not accepted. Enter it again.", true);
   find("enter").hidden = error.status !== 401;
-  say(find("connection").firstElementChild, error.status === 401 ? "From here, only those see something who have the token." : error.message);
+  say(find("connection").firstElementChild, error.status === 401 ? "This listener requires the token." : error.message);
 }
 
 async function reload() {
-  const sure = await ask({ title: "Reload the configuration", text: "The file is read again. Limits that were changed here are as in the file again. If something is wrong with the file, all stays as it is.", go: "Reload" });
+  const sure = await ask({ title: "Reload the configuration", text: "Reads the file again. Limits that were changed here return to those of the file. If the file has an error, nothing changes.", go: "Reload" });
   if (sure) await change("POST", "/api/reload", undefined, "The configuration was read again.");
 }
 
@@ -123,7 +123,7 @@ async function run() {
   find("reload").addEventListener("click", reload);
   watchRefusals();
   for (;;) {
-    // Nobody looks: nothing is asked.
+    // No polling while the page is hidden.
     if (!document.hidden) await round().then(() => connected(null), connected);
     await new Promise((resolve) => setTimeout(resolve, PACE));
   }

@@ -8,7 +8,7 @@ const MOST = 200;
 let paused = false;
 let skipped = 0;
 
-/** Shows refusals as they come, while somebody looks. */
+/** Shows refusals as they come, while the page is visible. */
 export async function watchRefusals() {
   find("refusal-pause").addEventListener("click", (event) => {
     paused = !paused;
@@ -27,18 +27,18 @@ export async function watchRefusals() {
         else if (event === "skipped") skip(data);
       });
     } catch {
-      // Nobody looks, or weir is away, and the page says that elsewhere.
+      // The page is hidden, or weir is unreachable, which the page says elsewhere.
     }
     await new Promise((resolve) => setTimeout(resolve, document.hidden ? 0 : 2000));
   }
 }
 
-/** Until somebody looks at the page. */
+/** Resolves when the page is visible. */
 async function looked() {
   while (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
 }
 
-/** A signal that says when nobody looks any more. */
+/** A signal that is aborted when the page is hidden. */
 function whileLooked() {
   const end = new AbortController();
   const changed = () => document.hidden && end.abort();

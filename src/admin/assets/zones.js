@@ -38,13 +38,13 @@ export async function showZones(zones, time) {
   if (zone) await showZone(zone, time);
 }
 
-/** Where there are many, those that have limited somebody of late are on top; a row moves when that begins or is long over. */
+/** Where there are many, those that refused or delayed requests lately are on top; a row moves when that begins or is long over. */
 function limitingFirst(zones) {
   const limits = (zone) => ["refuse", "delay"].some((kind) => history.rate(zone.name, kind, 60) > 0);
   return [...zones.filter(limits), ...zones.filter((zone) => !limits(zone))];
 }
 
-/** The zone to open by itself: the one that refuses most, but not another every second, and not while somebody is busy in it. */
+/** The zone to open by itself: the one that refuses most, but not another every second, and not while the user works in it. */
 function steady(inOrder) {
   const [first] = inOrder;
   const current = inOrder.find((zone) => zone.name === chosen);
@@ -93,7 +93,7 @@ function update(element, zone) {
   draw(picture.querySelector("svg"), history.points(zone.name));
   for (const [place, kind] of [[pass, "pass"], [delay, "delay"], [refuse, "refuse"]]) sayRate(place.firstElementChild, of(zone, kind));
   const most = busiestOf(zone);
-  say(key.querySelector("span"), most ? most.key : busiest.has(zone.name) ? "nobody of late" : "…");
+  say(key.querySelector("span"), most ? most.key : busiest.has(zone.name) ? "none lately" : "…");
   say(key.querySelector("small"), most ? against(zone, most) : "");
   measure(key.querySelector(".gauge"), zone.kind === "limit_conn" ? null : most?.demand, limitOf(zone));
 }
