@@ -122,7 +122,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A future that a handler returns.
 pub(super) type ApiFuture<'c, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'c>>;
 
-type Handler = Box<dyn Fn(&ApiCall) -> ApiFuture<'_, ApiResponse> + Send + Sync>;
+type EndpointHandler = Box<dyn Fn(&ApiCall) -> ApiFuture<'_, ApiResponse> + Send + Sync>;
 
 /// A type's schema; its definitions are left with [`Schemas`].
 type SchemaOf = fn(&mut Schemas) -> Value;
@@ -140,7 +140,7 @@ pub(super) struct Endpoint {
     body: Option<(SchemaOf, bool)>,
     /// By status.
     responses: Vec<(u16, ResponseSpec)>,
-    handler: Handler,
+    handler: EndpointHandler,
 }
 
 /// A response as the document describes it.

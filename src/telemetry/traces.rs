@@ -17,6 +17,8 @@ use crate::message::{
     Propagation, RequestRecord, SpanId, Trace, TraceId, TraceParent, has_sound_state,
 };
 
+#[cfg(not(feature = "otel"))]
+use self::NoExporter as Exporter;
 #[cfg(feature = "otel")]
 pub use super::otlp::flush;
 pub use super::spans::{SPAN_METRICS, describe};
@@ -24,10 +26,10 @@ pub use super::spans::{SPAN_METRICS, describe};
 /// Replaces the exporter in a build without it.
 #[cfg(not(feature = "otel"))]
 #[derive(Debug)]
-enum Exporter {}
+enum NoExporter {}
 
 #[cfg(not(feature = "otel"))]
-impl Exporter {
+impl NoExporter {
     fn get(_: &Tracing) -> Option<Arc<Self>> {
         None
     }

@@ -315,7 +315,7 @@ async fn run(
         forget();
     };
     // However the task ends.
-    let _close = CloseGuard(&close);
+    let _close = OnClose(&close);
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watch = ConnectionWatch {
@@ -348,9 +348,9 @@ async fn run(
     .await;
 }
 
-struct CloseGuard<'c, F: Fn()>(&'c F);
+struct OnClose<'c, F: Fn()>(&'c F);
 
-impl<F: Fn()> Drop for CloseGuard<'_, F> {
+impl<F: Fn()> Drop for OnClose<'_, F> {
     fn drop(&mut self) {
         (self.0)();
     }
