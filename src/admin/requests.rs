@@ -76,12 +76,12 @@ fn explain(call: &ApiCall, spec: ExplainRequest) -> Result<Explanation, ApiError
         .map_err(|error| ApiError::bad(format!("no such request is served: {error}")))?;
     let rules = &explanation.rules;
     let enforced = || rules.iter().filter(|rule| !rule.dry_run);
-    let mut refusals = enforced().filter(|rule| rule.verdict == VerdictKind::Refuse);
-    let first = refusals.clone().find(|rule| rule.is_first);
+    let mut refusals = enforced().filter(|rule| rule.evaluation.verdict == VerdictKind::Refuse);
+    let first = refusals.clone().find(|rule| rule.evaluation.is_first);
     let refusal = first.or_else(|| refusals.next());
     let delay = enforced()
-        .filter(|rule| matches!(rule.verdict, VerdictKind::Delay(_)))
-        .max_by_key(|rule| rule.verdict.wait());
+        .filter(|rule| matches!(rule.evaluation.verdict, VerdictKind::Delay(_)))
+        .max_by_key(|rule| rule.evaluation.verdict.wait());
     let decisive = refusal.or(delay);
     Ok(Explanation {
         server: explanation.server.into(),
@@ -89,14 +89,16 @@ fn explain(call: &ApiCall, spec: ExplainRequest) -> Result<Explanation, ApiError
         location: explanation.location.into(),
         client: explanation.client,
         action: explanation.action,
-        verdict: decisive.map_or("pass", |rule| rule.verdict.as_str()).into(),
+        verdict: decisive
+            .map_or("pass", |rule| rule.evaluation.verdict.as_str())
+            .into(),
         status: refusal
-            .and_then(|rule| rule.status)
+            .and_then(|rule| rule.evaluation.status)
             .map(|status| status.as_u16()),
-        wait: decisive.map_or(0.0, |rule| rule.verdict.wait().as_secs_f64()),
-        retry_after: refusal.and_then(|rule| seconds(rule.retry_after)),
+        wait: decisive.map_or(0.0, |rule| rule.evaluation.verdict.wait().as_secs_f64()),
+        retry_after: refusal.and_then(|rule| seconds(rule.evaluation.retry_after)),
         reason: match decisive {
-            Some(rule) => format!("zone `{}`: {}", rule.zone, rule.reason),
+            Some(rule) => format!("zone `{}`: {}", rule.zone, rule.evaluation.reason),
             None if rules.is_empty() => "no limit applies here".to_owned(),
             None => "every limit lets it pass".to_owned(),
         },
@@ -116,10 +118,10 @@ fn shown(rule: &RuleExplanation) -> api::RuleExplanation {
         limit: rule.limit.map(u64::from),
         dry_run: rule.dry_run,
         state: rule.key_status.as_ref().map(Into::into),
-        verdict: rule.verdict.as_str().into(),
-        wait: rule.verdict.wait().as_secs_f64(),
-        retry_after: seconds(rule.retry_after),
-        reason: rule.reason.clone(),
+        verdict: rule.evaluation.verdict.as_str().into(),
+        wait: rule.evaluation.verdict.wait().as_secs_f64(),
+        retry_after: seconds(rule.evaluation.retry_after),
+        reason: rule.evaluation.reason.clone(),
     }
 }
 

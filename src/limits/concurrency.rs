@@ -135,17 +135,15 @@ async fn acquire_shared(
     record: &mut RequestRecord,
     clock: &Clock,
 ) -> Result<(), SlotRefusal> {
-    let claims = claims(rules, keys, dry_run, record).map_err(|(rule, fault)| SlotRefusal {
+    let refuse = |rule, fault| SlotRefusal {
         rule,
-        fault: Some(fault),
+        fault,
         now: clock.now(),
-    })?;
-    for claim in claims {
-        let acquired = claim.take(clock).await.map_err(|which| SlotRefusal {
-            rule: claim.needs[which].index,
-            fault: None,
-            now: clock.now(),
-        })?;
+    };
+    let claims = claims(rules, keys, dry_run, record);
+    for claim in claims.map_err(|(rule, fault)| refuse(rule, Some(fault)))? {
+        let acquired = claim.take(clock).await;
+        let acquired = acquired.map_err(|which| refuse(claim.needs[which].index, None))?;
         record.limit_conn = Some(LimitStatus::Pass);
         permit.slots.extend(acquired.here);
         permit.shared_slots.push(acquired.there);

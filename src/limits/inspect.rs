@@ -14,7 +14,6 @@ use super::key::{
 };
 use super::key_admin::{KeyAction, KeyActionEntry, KeyAdmin};
 use super::log::{LimitKind, LimitLogger, RefusalReason, in_requests};
-use super::overrides::OverrideMatch;
 use super::rule::{ConnRule, Decision, ReqRule, RuleObserver};
 use super::verdict::{Admission, Permit};
 use super::zone::{ConnZone, ReqZone, RuleKey};
@@ -70,7 +69,7 @@ impl TopKeyRow {
         key: &Key,
         bytes: Option<&[u8]>,
         counted: Option<&TopKey>,
-        excess: f64,
+        excess: Excess,
         now: Millis,
     ) -> Self {
         let bytes = bytes.or_else(|| counted?.name.as_deref());
@@ -79,8 +78,33 @@ impl TopKeyRow {
             counts: counted.map(|counted| counted.counts).unwrap_or_default(),
             missed: counted.map_or(0, |counted| counted.missed),
             pace: counted.map(|counted| counted.rates).unwrap_or_default(),
-            excess,
+            excess: in_requests(excess),
             action: key_admin.strongest(key, now),
+        }
+    }
+}
+
+impl KeyState {
+    fn new(
+        key_admin: &KeyAdmin,
+        source: &KeySource,
+        ParsedKey { key, bytes }: &ParsedKey,
+        known: bool,
+        key_status: KeyStatus,
+        shared: bool,
+        now: Millis,
+    ) -> Self {
+        let (counted, bytes) = (key_admin.busiest.find(key, now), bytes.as_deref());
+        let (row, excess) = (counted.as_ref(), key_status.excess);
+        Self {
+            row: TopKeyRow::new(key_admin, source, key, bytes, row, excess, now),
+            listed: counted.is_some(),
+            known,
+            key_status,
+            own: None,
+            penalty: None,
+            actions: key_admin.actions_on(key, now),
+            shared,
         }
     }
 }
@@ -93,7 +117,7 @@ impl ReqZone {
         let busiest = self.key_admin.busiest.list(now);
         let rows = busiest.iter().map(|top| {
             let key_status = self.store.key_status(&top.key, now, &spec);
-            let excess = key_status.map_or(0.0, |it| in_requests(it.excess));
+            let excess = key_status.map_or(Excess(0), |it| it.excess);
             let (admin, source) = (&self.key_admin, &self.source);
             let mut row = TopKeyRow::new(admin, source, &top.key, None, Some(top), excess, now);
             let penalty = || self.penalty(&top.key, now).map(|_| "penalty");
@@ -110,22 +134,16 @@ impl ReqZone {
         let spec = LimitSpec::new(&self.algorithm, burst, Delay::Never);
         let is_known = |key: &Key| self.store.key_status(key, now, &spec).is_some();
         let known = parsed.iter().find(|it| is_known(&it.key));
-        let ParsedKey { key, bytes } = known.or_else(|| parsed.first())?;
-        let bytes = bytes.as_deref();
-        let (spec, own) = self.override_of(bytes, spec);
-        let key_status = self.store.key_status(key, now, &spec);
-        let counted = self.key_admin.busiest.find(key, now);
-        let excess = key_status.map_or(0.0, |it| in_requests(it.excess));
+        let parsed = known.or_else(|| parsed.first())?;
+        let (spec, own) = self.override_of(parsed.bytes.as_deref(), spec);
+        let key_status = self.store.key_status(&parsed.key, now, &spec);
+        let (known, shared) = (key_status.is_some(), self.shared.is_some());
+        let key_status = key_status.unwrap_or_else(|| untouched(spec.quota()));
         let (admin, source) = (&self.key_admin, &self.source);
         Some(KeyState {
-            row: TopKeyRow::new(admin, source, key, bytes, counted.as_ref(), excess, now),
-            listed: counted.is_some(),
-            known: key_status.is_some(),
-            key_status: key_status.unwrap_or_else(|| untouched(spec.quota())),
             own,
-            penalty: self.penalty(key, now),
-            actions: self.key_admin.actions_on(key, now),
-            shared: self.shared.is_some(),
+            penalty: self.penalty(&parsed.key, now),
+            ..KeyState::new(admin, source, parsed, known, key_status, shared, now)
         })
     }
 
@@ -146,20 +164,15 @@ impl ReqZone {
                 self.overrides.find(text, address)
             }
         };
-        match (
-            matching,
-            matching
-                .index()
-                .and_then(|index| self.overrides.limits(index)),
-        ) {
-            (OverrideMatch::Unlimited(_), _) => (spec, Some("unlimited".to_owned())),
-            (_, Some(own)) => {
-                let burst = own.burst.unwrap_or_default();
-                let spec = LimitSpec::new(&own.algorithm, burst, Delay::Never);
-                (spec, Some(own.algorithm.to_string()))
-            }
-            (_, None) => (spec, None),
-        }
+        let Some(index) = matching.index() else {
+            return (spec, None);
+        };
+        let Some(own) = self.overrides.limits(index) else {
+            return (spec, Some("unlimited".to_owned()));
+        };
+        let burst = own.burst.unwrap_or_default();
+        let spec = LimitSpec::new(&own.algorithm, burst, Delay::Never);
+        (spec, Some(own.algorithm.to_string()))
     }
 }
 
@@ -169,7 +182,7 @@ impl ConnZone {
     pub fn busiest(&self, now: Millis) -> Vec<TopKeyRow> {
         let busiest = self.key_admin.busiest.list(now);
         let rows = busiest.iter().map(|top| {
-            let taken = self.store.taken(&top.key).into();
+            let taken = Excess::requests(self.store.taken(&top.key));
             let (admin, source) = (&self.key_admin, &self.source);
             TopKeyRow::new(admin, source, &top.key, None, Some(top), taken, now)
         });
@@ -181,20 +194,13 @@ impl ConnZone {
     pub fn inspect(&self, text: &str, limit: u32, now: Millis) -> Option<KeyState> {
         let parsed = self.source.parse(text);
         let known = parsed.iter().find(|it| self.store.taken(&it.key) > 0);
-        let ParsedKey { key, bytes } = known.or_else(|| parsed.first())?;
-        let (taken, bytes) = (self.store.taken(key), bytes.as_deref());
-        let counted = self.key_admin.busiest.find(key, now);
-        let (admin, source, excess) = (&self.key_admin, &self.source, taken.into());
-        Some(KeyState {
-            row: TopKeyRow::new(admin, source, key, bytes, counted.as_ref(), excess, now),
-            listed: counted.is_some(),
-            known: taken > 0,
-            key_status: slot_status(taken, limit),
-            own: None,
-            penalty: None,
-            actions: self.key_admin.actions_on(key, now),
-            shared: self.shared.is_some(),
-        })
+        let parsed = known.or_else(|| parsed.first())?;
+        let (taken, shared) = (self.store.taken(&parsed.key), self.shared.is_some());
+        let (admin, source) = (&self.key_admin, &self.source);
+        let (known, key_status) = (taken > 0, slot_status(taken, limit));
+        Some(KeyState::new(
+            admin, source, parsed, known, key_status, shared, now,
+        ))
     }
 }
 
@@ -239,6 +245,13 @@ pub struct RuleExplanation {
     pub dry_run: bool,
     /// The status of the key before this request.
     pub key_status: Option<KeyStatus>,
+    /// Its decision.
+    pub evaluation: RuleEvaluation,
+}
+
+/// What one rule would decide on a request.
+#[derive(Debug, Clone)]
+pub struct RuleEvaluation {
     /// Its verdict.
     pub verdict: VerdictKind,
     /// When the request would be admitted, where it is not.
@@ -251,16 +264,7 @@ pub struct RuleExplanation {
     pub is_first: bool,
 }
 
-/// The part of it that depends on the key.
-struct Evaluation {
-    verdict: VerdictKind,
-    retry_after: Option<Duration>,
-    status: Option<StatusCode>,
-    reason: String,
-    is_first: bool,
-}
-
-impl Evaluation {
+impl RuleEvaluation {
     fn pass(reason: impl Into<String>) -> Self {
         Self {
             verdict: VerdictKind::Pass,
@@ -293,32 +297,6 @@ impl Evaluation {
                 reason,
                 RefusalReason::Block { .. } | RefusalReason::Penalty(_)
             ),
-        }
-    }
-
-    /// The same with what does not depend on the verdict.
-    fn explain(
-        self,
-        logger: LimitLogger,
-        zone: &str,
-        key: Option<String>,
-        key_status: Option<KeyStatus>,
-    ) -> RuleExplanation {
-        RuleExplanation {
-            kind: logger.kind,
-            zone: zone.into(),
-            key,
-            overridden_by: None,
-            rate: None,
-            burst: None,
-            limit: None,
-            dry_run: logger.dry_run,
-            key_status,
-            verdict: self.verdict,
-            retry_after: self.retry_after,
-            status: self.status,
-            reason: self.reason,
-            is_first: self.is_first,
         }
     }
 
@@ -455,10 +433,16 @@ impl ReqRule {
         });
         let burst = own.and_then(|own| own.burst).unwrap_or(self.burst);
         RuleExplanation {
+            kind: logger.kind,
+            zone: (&*zone.name.plain).into(),
+            key: text,
             overridden_by: zone.override_name(record),
             rate: Some(own.map_or(zone.algorithm, |own| own.algorithm).to_string()),
             burst: Some(in_requests(burst)),
-            ..evaluation.explain(logger, &zone.name.plain, text, key_status)
+            limit: None,
+            dry_run: logger.dry_run,
+            key_status,
+            evaluation,
         }
     }
 
@@ -468,12 +452,13 @@ impl ReqRule {
         keys: &[Key],
         record: &RequestRecord,
         now: Millis,
-    ) -> Evaluation {
+    ) -> RuleEvaluation {
         let (zone, status) = (&self.zone, self.status);
-        let refuse = |reason, retry_after| Evaluation::refuse(&reason, status, retry_after);
+        let refuse = |reason, retry_after| RuleEvaluation::refuse(&reason, status, retry_after);
         let no_key = |fault| refuse(RefusalReason::NoKey(fault), None);
         if !keys.is_empty()
-            && let Some(evaluation) = Evaluation::by_operator(&zone.key_admin, keys, status, now)
+            && let Some(evaluation) =
+                RuleEvaluation::by_operator(&zone.key_admin, keys, status, now)
         {
             return evaluation;
         }
@@ -481,9 +466,9 @@ impl ReqRule {
             KeyLookup::Key(rule_key) => rule_key,
             KeyLookup::Refuse(fault) if keys.is_empty() => return no_key(*fault),
             _ if !keys.is_empty() || zone.override_name(record).is_some() => {
-                return Evaluation::pass("unlimited by `overrides`");
+                return RuleEvaluation::pass("unlimited by `overrides`");
             }
-            _ => return Evaluation::pass(NOT_LIMITED),
+            _ => return RuleEvaluation::pass(NOT_LIMITED),
         };
         if self.has_ambiguous_cost(record) {
             return no_key(KeyFault::Ambiguous);
@@ -507,11 +492,11 @@ impl ReqRule {
         match verdict {
             Verdict::Delay { excess, wait } => {
                 let reason = format!("it waits for its turn: {}", over(excess));
-                Evaluation::delay(wait, reason)
+                RuleEvaluation::delay(wait, reason)
             }
-            Verdict::Pass { excess: Excess(0) } => Evaluation::pass("within the rate"),
+            Verdict::Pass { excess: Excess(0) } => RuleEvaluation::pass("within the rate"),
             Verdict::Pass { excess } => {
-                Evaluation::pass(format!("within the burst: {}", over(excess)))
+                RuleEvaluation::pass(format!("within the burst: {}", over(excess)))
             }
             Verdict::Refuse {
                 excess,
@@ -529,9 +514,9 @@ impl ConnRule {
             Some(key) => self.evaluate(key, now),
             None => match zone.find(record) {
                 KeyLookup::Refuse(fault) => {
-                    Evaluation::refuse(&RefusalReason::NoKey(fault), self.status, None)
+                    RuleEvaluation::refuse(&RefusalReason::NoKey(fault), self.status, None)
                 }
-                KeyLookup::Key(_) | KeyLookup::Nothing => Evaluation::pass(NOT_LIMITED),
+                KeyLookup::Key(_) | KeyLookup::Nothing => RuleEvaluation::pass(NOT_LIMITED),
             },
         };
         let text = key.map(|key| {
@@ -540,28 +525,38 @@ impl ConnRule {
         });
         let key_status = key.map(|key| slot_status(zone.store.taken(&key), limit));
         RuleExplanation {
+            kind: logger.kind,
+            zone: (&*zone.name.plain).into(),
+            key: text,
+            overridden_by: None,
+            rate: None,
+            burst: None,
             limit: Some(limit),
-            ..evaluation.explain(logger, &zone.name.plain, text, key_status)
+            dry_run: logger.dry_run,
+            key_status,
+            evaluation,
         }
     }
 
-    fn evaluate(&self, key: &Key, now: Millis) -> Evaluation {
+    fn evaluate(&self, key: &Key, now: Millis) -> RuleEvaluation {
         let (zone, limit, status) = (&self.zone, self.limit, self.status);
         let keys = std::slice::from_ref(key);
-        if let Some(evaluation) = Evaluation::by_operator(&zone.key_admin, keys, status, now) {
+        if let Some(evaluation) = RuleEvaluation::by_operator(&zone.key_admin, keys, status, now) {
             return evaluation;
         }
         let taken = zone.store.taken(key);
         match &self.queue {
-            _ if taken < limit => Evaluation::pass(format!("{taken} of {limit} places are taken")),
+            _ if taken < limit => {
+                RuleEvaluation::pass(format!("{taken} of {limit} places are taken"))
+            }
             Some(queue) => {
                 let timeout = queue.timeout;
                 let reason = format!(
                     "all {limit} places are taken: it waits in line for one, up to {timeout:?}"
                 );
-                Evaluation::delay(Duration::ZERO, reason)
+                RuleEvaluation::delay(Duration::ZERO, reason)
             }
-            None => Evaluation::refuse(&RefusalReason::Connections { limit }, status, None),
+            None => RuleEvaluation::refuse(&RefusalReason::Connections { limit }, status, None),
         }
     }
 }

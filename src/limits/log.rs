@@ -130,42 +130,24 @@ impl LimitLogger {
             LimitKind::Requests => "requests",
         };
         let dry = if self.dry_run { " dry run," } else { "" };
-        let log = |message| write(self.refusal_level(), message, record, now);
-        match reason {
+        let cause = fmt::from_fn(|f| match reason {
             RefusalReason::Block { left, .. } => {
                 let left = left.as_secs_f64();
-                log(format_args!(
-                    "limiting {what},{dry} blocked by operator: {left:.3}s more by zone \"{zone}\""
-                ));
+                write!(f, ",{dry} blocked by operator: {left:.3}s more")
             }
-            RefusalReason::Connections { .. } => {
-                let comma = if self.dry_run { "," } else { "" };
-                log(format_args!(
-                    "limiting {what}{comma}{dry} by zone \"{zone}\""
-                ));
-            }
-            RefusalReason::NoKey(fault) => {
-                let fault = match fault {
-                    KeyFault::Ambiguous => "ambiguous",
-                    KeyFault::Empty(_) => "empty",
-                };
-                log(format_args!(
-                    "limiting {what},{dry} {fault} key by zone \"{zone}\""
-                ));
-            }
+            RefusalReason::Connections { .. } if self.dry_run => write!(f, ",{dry}"),
+            RefusalReason::Connections { .. } => Ok(()),
+            RefusalReason::NoKey(KeyFault::Ambiguous) => write!(f, ",{dry} ambiguous key"),
+            RefusalReason::NoKey(KeyFault::Empty(_)) => write!(f, ",{dry} empty key"),
             RefusalReason::Penalty(left) => {
-                let left = left.as_secs_f64();
-                log(format_args!(
-                    "limiting {what},{dry} penalty: {left:.3}s more by zone \"{zone}\""
-                ));
+                write!(f, ",{dry} penalty: {:.3}s more", left.as_secs_f64())
             }
             RefusalReason::Rate { excess, .. } => {
-                let excess = NginxExcess(*excess);
-                log(format_args!(
-                    "limiting {what},{dry} excess: {excess} by zone \"{zone}\""
-                ));
+                write!(f, ",{dry} excess: {}", NginxExcess(*excess))
             }
-        }
+        });
+        let message = format_args!("limiting {what}{cause} by zone \"{zone}\"");
+        write(self.refusal_level(), message, record, now);
     }
 
     /// Logs that a `shadow` would have refused what passed.
@@ -176,18 +158,12 @@ impl LimitLogger {
         record: &RequestRecord,
         now: Millis,
     ) {
-        let log = |message| write(self.refusal_level(), message, record, now);
-        match reason {
-            RefusalReason::Rate { excess, .. } => {
-                let excess = NginxExcess(*excess);
-                log(format_args!(
-                    "limiting requests, shadow, excess: {excess} by zone \"{zone}\""
-                ));
-            }
-            _ => log(format_args!(
-                "limiting requests, shadow, by zone \"{zone}\""
-            )),
-        }
+        let excess = fmt::from_fn(|f| match reason {
+            RefusalReason::Rate { excess, .. } => write!(f, " excess: {}", NginxExcess(*excess)),
+            _ => Ok(()),
+        });
+        let message = format_args!("limiting requests, shadow,{excess} by zone \"{zone}\"");
+        write(self.refusal_level(), message, record, now);
     }
 
     /// Logs a delay by a zone.

@@ -45,7 +45,7 @@ use crate::telemetry::REFUSALS;
 pub use self::concurrency::SlotKeys;
 pub use self::cost::bad_costs;
 pub use self::headers::{AllowedHeaders, whole_seconds};
-pub use self::inspect::{KeyState, RuleExplanation, SlotOutcome, TopKeyRow};
+pub use self::inspect::{KeyState, RuleEvaluation, RuleExplanation, SlotOutcome, TopKeyRow};
 pub use self::key::{KeySource, ParsedKey};
 pub use self::key_admin::{KeyAction, KeyActionEntry, KeyAdmin, MAX_KEY_ACTIONS, TooManyActions};
 pub use self::log::LimitKind;

@@ -153,13 +153,9 @@ fn parse_v1(bytes: &[u8]) -> Result<ParseOutcome, ProxyHeaderError> {
     if length > V1_MAX {
         return Err(ProxyHeaderError::TooLong);
     }
-    let line = bytes[..end]
-        .strip_suffix(b"\r")
-        .ok_or(ProxyHeaderError::Other)?;
-    let line = line
-        .strip_prefix(V1_PREFIX)
-        .ok_or(ProxyHeaderError::Other)?;
-    let line = std::str::from_utf8(line).map_err(|_| ProxyHeaderError::Other)?;
+    let line = bytes[..end].strip_suffix(b"\r");
+    let line = line.and_then(|line| std::str::from_utf8(line.strip_prefix(V1_PREFIX)?).ok());
+    let line = line.ok_or(ProxyHeaderError::Other)?;
     let mut words = line.split(' ');
     let header = match words.next() {
         Some("TCP4") => Some(addresses_of::<Ipv4Addr>(words)?),

@@ -103,11 +103,8 @@ fn may_use_other_upstream(cx: &RequestContext) -> bool {
         .attempts
         .iter()
         .any(|attempt| attempt.connect.is_some());
-    let may_be_forwarded = match headers::max_forwards(&record.head) {
-        MaxForwards::Any | MaxForwards::Left(1..) => true,
-        MaxForwards::Left(0) | MaxForwards::Malformed => false,
-    };
-    may_be_forwarded
+    let max_forwards = headers::max_forwards(&record.head);
+    matches!(max_forwards, MaxForwards::Any | MaxForwards::Left(1..))
         && (cx.progress.is_none() || cx.spare_body.is_some())
         && (!sent || upstream::is_idempotent(&record.head.method))
 }
