@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_to_pings_that_nobody_sent_are_pings() {
+    async fn unsolicited_ping_acks_count_as_pings() {
         let answer = frame(6, 1, b"12345678");
         assert_eq!(most(answer), 1000);
         let mut budgets = budgets();

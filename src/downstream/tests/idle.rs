@@ -147,7 +147,7 @@ async fn pipelined_requests_after_a_rest_are_answered_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn line_ends_behind_a_body_are_nobodys() {
+async fn line_ends_behind_a_body_are_skipped() {
     let rig = Rig::start().await;
     let mut client = rig.client().await;
     client
@@ -162,7 +162,7 @@ async fn line_ends_behind_a_body_are_nobodys() {
 
 /// A reader that took the body for a request would see requests that no client sent.
 #[tokio::test(start_paused = true)]
-async fn a_body_that_somebody_still_reads_is_not_taken_for_a_request() {
+async fn a_body_that_is_still_read_is_not_taken_for_a_request() {
     let rig = Rig::start().await;
     let mut client = rig.client().await;
     let smuggled = "GET /smuggled HTTP/1.1\r\n\r\n";

@@ -28,7 +28,7 @@ async fn a_reset_ends_a_request_that_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hang_up_is_seen_behind_a_body_nobody_has_read() {
+async fn a_hang_up_is_seen_behind_an_unread_body() {
     is_noticed(
         "POST /park HTTP/1.1\r\ncontent-length: 5\r\n\r\nhello",
         drop,

@@ -90,7 +90,7 @@ async fn an_answer_whose_bytes_never_left_was_aborted() {
 }
 
 #[test]
-fn an_answer_nobody_took_was_aborted_but_an_empty_one_is_complete() {
+fn an_untaken_response_was_aborted_but_an_empty_one_is_complete() {
     let scene = Scene::new();
     drop(scene.watch(ResponseBody::whole(Bytes::from_static(b"hello"))));
     assert_eq!(scene.heard(), [(0, ResponseEnd::Aborted)]);

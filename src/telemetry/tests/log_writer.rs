@@ -57,7 +57,7 @@ fn lines_of_all_threads_arrive_whole() {
 }
 
 #[test]
-fn a_line_is_written_without_anybody_asking() {
+fn a_line_is_written_without_a_flush() {
     let (mut reader, pipe) = io::pipe().unwrap();
     let writer = LogWriter::default();
     let sink = log_into(&writer, pipe, BOUND);
@@ -147,7 +147,7 @@ fn a_file_that_cannot_be_reopened_stays() {
 
 /// A pipe without a reader blocks its writer once it is full. Logging does not wait for it.
 #[test]
-fn a_full_buffer_drops_and_counts_and_nobody_waits() {
+fn a_full_buffer_drops_and_counts_without_waiting() {
     let (mut reader, pipe) = io::pipe().unwrap();
     let writer = LogWriter::default();
     let sink = log_into(&writer, pipe, 100_000);
@@ -234,7 +234,7 @@ fn a_closed_log_says_so() {
 }
 
 #[test]
-fn a_log_nobody_holds_any_more_writes_its_rest_and_closes() {
+fn a_log_without_holders_writes_its_rest_and_closes() {
     let (mut reader, pipe) = io::pipe().unwrap();
     let writer = LogWriter::default();
     let sink = log_into(&writer, pipe, BOUND);

@@ -70,7 +70,7 @@ async fn an_answer_that_is_kept_back_does_not_fill_its_server() {
 }
 
 #[tokio::test]
-async fn where_nobody_is_left_after_the_pause_the_last_answer_passes_through() {
+async fn without_a_server_left_after_the_pause_the_last_response_passes_through() {
     let (one, two) = (Origin::always(BUSY).await, Origin::always(BUSY).await);
     let mut plan = plan(&[&one, &two], Duration::from_millis(1));
     for server in &mut plan.servers {
@@ -82,7 +82,7 @@ async fn where_nobody_is_left_after_the_pause_the_last_answer_passes_through() {
 }
 
 #[tokio::test]
-async fn who_could_ask_nobody_does_not_wait() {
+async fn a_request_without_a_server_to_try_does_not_wait() {
     let absent = Origin::absent().await;
     let mut plan = plan(&[&absent, &absent], YEAR);
     for server in &mut plan.servers {
@@ -101,7 +101,7 @@ async fn who_could_ask_nobody_does_not_wait() {
 }
 
 #[tokio::test]
-async fn where_all_breakers_are_open_nobody_waits() {
+async fn where_all_breakers_are_open_no_request_waits() {
     let (one, two) = (Origin::always(BUSY).await, Origin::always(BUSY).await);
     let mut plan = plan(&[&one, &two], YEAR);
     plan.breaker = Some(plan::Breaker {

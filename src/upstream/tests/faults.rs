@@ -204,7 +204,7 @@ async fn a_backend_that_takes_nothing_is_given_up_after_the_send_timeout() {
 }
 
 #[tokio::test]
-async fn a_client_that_breaks_off_its_body_is_nobody_elses_fault() {
+async fn a_client_that_breaks_off_its_body_is_no_failure_of_the_server() {
     let (origin, other) = (silent_after("").await, silent_after("").await);
     let mut road = Road::to(&[&origin, &other]);
     let (outgoing, client) = post(1_000, "abc").await;

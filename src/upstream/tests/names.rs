@@ -177,7 +177,7 @@ async fn who_comes_back_before_it_has_left_stays() {
 }
 
 #[tokio::test]
-async fn with_no_address_there_is_nobody_and_with_one_there_is() {
+async fn an_upstream_without_an_address_has_no_server_until_it_has_one() {
     let origin = Origin::always(SHORT).await;
     let mut road = road(&[], plan::Balance::IpHash);
     assert!(matches!(road.get().await, Err(Error::NoLiveBackend)));
@@ -197,7 +197,7 @@ async fn all_addresses_are_tried_that_are_there_now() {
 }
 
 #[tokio::test]
-async fn a_shared_connection_to_one_who_goes_is_closed_when_nobody_uses_it() {
+async fn a_shared_connection_to_a_removed_server_is_closed_when_unused() {
     let (old, new) = (http2::ok().await, http2::ok().await);
     let mut road = unknown(plan::Balance::RoundRobin);
     road.proxy_pass.version = plan::HttpVersion::Two;

@@ -300,7 +300,7 @@ fn a_control_character_is_seen_wherever_it_stands() {
 
 /// HTTP/2 has no place for them: a backend refuses a request that has one (RFC 9113, 8.2.2).
 #[test]
-fn fields_of_a_connection_do_not_reach_http2_whoever_sets_them() {
+fn connection_headers_do_not_reach_http2_from_any_source() {
     let mut proxy_pass = proxy_pass();
     proxy_pass.set_headers = CONNECTION_FIELDS
         .iter()

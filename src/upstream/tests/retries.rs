@@ -77,7 +77,7 @@ async fn a_post_does_not_fall_into_a_connection_that_has_just_been_closed() {
 }
 
 #[tokio::test]
-async fn a_get_on_a_stale_connection_is_sent_again_and_nobody_is_blamed() {
+async fn a_get_on_a_stale_connection_is_sent_again_without_a_failure() {
     let origin = fickle().await;
     let other = Origin::always(SHORT).await;
     let mut plan = plan_to(&[&origin, &other]);
@@ -192,7 +192,7 @@ async fn a_listed_status_moves_on_and_the_last_one_passes_through() {
 }
 
 #[tokio::test]
-async fn a_listed_404_moves_on_and_is_held_against_nobody() {
+async fn a_listed_404_tries_the_next_server_without_a_failure() {
     let missing = Origin::always("HTTP/1.1 404 Gone\r\ncontent-length: 0\r\n\r\n").await;
     let good = Origin::always(SHORT).await;
     let mut road = Road::to(&[&missing, &good]);

@@ -45,7 +45,7 @@ fn weights_five_one_one_are_spread_smoothly() {
 }
 
 #[test]
-fn one_request_asks_nobody_twice() {
+fn a_request_picks_no_server_twice() {
     let mut servers = of(&[server(5), server(1)]);
     let mut round = TriedPeers::default();
     assert_eq!(servers.pick(&mut round, Millis(0)), Some(0));
@@ -71,7 +71,7 @@ fn a_server_that_failed_is_left_alone_for_its_fail_timeout() {
 }
 
 #[test]
-fn fewer_failures_than_max_fails_disable_nobody() {
+fn fewer_failures_than_max_fails_disable_no_server() {
     let mut patient = server(1);
     patient.max_fails = 3;
     let mut servers = of(&[patient, server(1)]);
