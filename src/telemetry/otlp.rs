@@ -77,8 +77,8 @@ impl Exporter {
     }
 
     /// Queues spans; never waits.
-    pub(super) fn send(&self, spans: Spans) {
-        let count = spans.count;
+    pub(super) fn send(&self, count: u64, json: Vec<u8>) {
+        let spans = Spans { count, json };
         if self.queue.try_send(ExportCommand::Spans(spans)).is_err() {
             SPAN_COUNTERS.dropped.fetch_add(count, Ordering::Relaxed);
         }

@@ -10,7 +10,7 @@ use http::HeaderMap;
 
 #[cfg(feature = "otel")]
 use super::otlp::Exporter;
-use super::spans;
+use super::spans::{self, Spans};
 use crate::clock::{Clock, Millis};
 use crate::config::plan::{CallShare, TraceContext, Tracing};
 use crate::message::{
@@ -34,7 +34,7 @@ impl NoExporter {
         None
     }
 
-    fn send(&self, _: spans::Spans) {
+    fn send(&self, _: u64, _: Vec<u8>) {
         match *self {}
     }
 }
@@ -99,8 +99,8 @@ impl Tracer {
     /// Exports the spans of a request that ends `now`, if it is sampled.
     pub fn finish(&self, record: &RequestRecord, now: Millis) {
         if let Some(trace) = record.trace.as_deref().filter(|trace| trace.sampled) {
-            self.exporter
-                .send(spans::encode(record, trace, now, Clock::wall()));
+            let Spans { count, json } = spans::encode(record, trace, now, Clock::wall());
+            self.exporter.send(count, json);
         }
     }
 }
