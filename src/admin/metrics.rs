@@ -311,27 +311,52 @@ mod tests {
 
     use super::*;
 
-    /// The rows of the manual: a series in backticks, and its type.
-    fn documented() -> BTreeSet<String> {
-        let manual = include_str!("../../docs/metrics.md");
-        let rows = manual.lines().filter_map(|line| line.strip_prefix("| `"));
-        rows.filter_map(|row| {
-            let (series, rest) = row.split_once("` | ")?;
-            let (kind, _) = rest.split_once(" |")?;
-            let is_metric = ["counter", "gauge", "histogram"].contains(&kind);
-            is_metric.then(|| format!("{series} {kind}"))
-        })
-        .collect()
+    /// The series and the type in a row of the manual: `weir_zone_keys{zone}` gauge.
+    fn documented(row: &str) -> Option<String> {
+        let (series, rest) = row.strip_prefix("| `")?.split_once("` | ")?;
+        let (kind, _) = rest.split_once(" |")?;
+        let is_metric = ["counter", "gauge", "histogram"].contains(&kind);
+        is_metric.then(|| format!("{series} {kind}"))
+    }
+
+    /// The manual with a row for each metric. Written rows stay; a missing one follows the row of the metric declared before it
+    /// and has the help text, and those of metrics that are gone are left out.
+    fn with_all_rows(manual: &str) -> String {
+        let mut lines: Vec<String> = manual.lines().map(str::to_owned).collect();
+        let mut at = 0;
+        let mut declared = BTreeSet::new();
+        for metric in all() {
+            let series = match metric.labels {
+                [] => metric.name.to_owned(),
+                labels => format!("{}{{{}}}", metric.name, labels.join(",")),
+            };
+            let wanted = format!("{series} {}", metric.kind);
+            let written = lines
+                .iter()
+                .position(|line| documented(line).as_ref() == Some(&wanted));
+            at = written.unwrap_or_else(|| {
+                let help = metric.help.trim_end_matches('.');
+                lines.insert(at + 1, format!("| `{series}` | {} | {help} |", metric.kind));
+                at + 1
+            });
+            declared.insert(wanted);
+        }
+        lines.retain(|line| documented(line).is_none_or(|row| declared.contains(&row)));
+        lines.join("\n") + "\n"
     }
 
     #[test]
-    fn the_manual_has_every_metric_with_its_type_and_labels() {
-        let declared: BTreeSet<_> = all()
-            .map(|metric| match metric.labels {
-                [] => format!("{} {}", metric.name, metric.kind),
-                labels => format!("{}{{{}}} {}", metric.name, labels.join(","), metric.kind),
-            })
-            .collect();
-        assert_eq!(documented(), declared);
+    fn reference_has_every_metric_with_its_type_and_labels() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
+        let manual = std::fs::read_to_string(path).expect("the manual can be read");
+        let wanted = with_all_rows(&manual);
+        if std::env::var_os("UPDATE_REFERENCE").is_some() {
+            std::fs::write(path, &wanted).expect("the manual can be written");
+        } else {
+            assert_eq!(
+                manual, wanted,
+                "docs/metrics.md is not what the code declares: `UPDATE_REFERENCE=1 cargo test --lib reference` writes it"
+            );
+        }
     }
 }
