@@ -63,9 +63,11 @@ impl Properties {
         let mut description = tidy(doc);
         if let Some(default) = default {
             description = format!("{description} Default: {default}.");
-            let value = |text: &str| {
-                text.parse::<u64>()
-                    .map_or_else(|_| json!(text), |whole| json!(whole))
+            let value = |text: &str| match text {
+                "true" | "false" => json!(text == "true"),
+                _ => text
+                    .parse::<u64>()
+                    .map_or_else(|_| json!(text), |whole| json!(whole)),
             };
             let value = match default.contains(", ") {
                 true => default.split(", ").map(value).collect(),

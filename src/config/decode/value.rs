@@ -527,7 +527,11 @@ impl<T: HasShorthand + JsonSchema> JsonSchema for Shorthand<T> {
         let whole = generator.subschema_for::<T>();
         let mut properties = record::Properties::default();
         T::properties(generator, &mut properties);
-        let brief = properties.of(T::KEY).unwrap_or(Value::Bool(true));
+        let mut brief = properties.of(T::KEY).unwrap_or(Value::Bool(true));
+        // The default of that key where the record is given, not of the record.
+        if let Some(brief) = brief.as_object_mut() {
+            brief.remove("default");
+        }
         json_schema!({ "anyOf": [brief, whole] })
     }
 }
