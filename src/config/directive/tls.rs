@@ -99,13 +99,11 @@ pub(crate) mod raw {
 
     impl Setting<Vec<TlsVersion>> for List<Protocols> {
         fn plan(&self) -> Vec<TlsVersion> {
-            match self.0.is_empty() {
+            let words = self.0.iter().flat_map(|words| words.value.0.clone());
+            let versions: Vec<_> = words.collect();
+            match versions.is_empty() {
                 true => TlsVersion::ALL.to_vec(),
-                false => self
-                    .0
-                    .iter()
-                    .flat_map(|words| words.value.0.clone())
-                    .collect(),
+                false => versions,
             }
         }
     }

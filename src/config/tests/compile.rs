@@ -8,7 +8,8 @@ use crate::algorithm::{AlgorithmParams, Delay, Excess, Rate};
 use crate::config::load_text;
 use crate::config::plan::{
     AccessRules, ClientMatch, Content, LocationConf, MapLookup, MaxTries, OverrideKey,
-    OverrideLimits, Part, Plan, ProxyPass, ReturnBody, SocketAddress, UpstreamAddress, Variable,
+    OverrideLimits, Part, Plan, ProxyPass, ReturnBody, SocketAddress, TlsVersion, UpstreamAddress,
+    Variable,
 };
 
 fn plan(text: &str) -> Plan {
@@ -34,6 +35,18 @@ fn proxy_pass(conf: &LocationConf) -> &ProxyPass {
     match &conf.action {
         Content::ProxyPass(proxy_pass) => proxy_pass,
         other => panic!("not sent on: {other:?}"),
+    }
+}
+
+#[test]
+fn no_tls_protocols_are_all_of_them() {
+    for given in ["", "protocols: \"\", ", "protocols: [], "] {
+        let plan = plan(&format!(
+            "servers: {{ listen: {{ address: 443, tls: true }}, \
+             tls: {{ {given}certificate: a.pem, key: a.key }}, proxy_pass: http://127.0.0.1:9001 }}"
+        ));
+        let tls = plan.servers[0].tls.as_ref().unwrap();
+        assert_eq!(tls.protocols, TlsVersion::ALL, "{given}");
     }
 }
 
