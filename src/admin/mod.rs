@@ -177,9 +177,10 @@ impl Admin {
             .iter()
             .position(|(endpoint, _)| endpoint.methods().contains(&method));
         let reads = matches!(method, Method::GET | Method::HEAD);
+        let only_reads = |(endpoint, _): &(&Endpoint, _)| endpoint.privilege == Privilege::Read;
         let privilege = match position {
             Some(position) => endpoints[position].0.privilege,
-            None if reads || endpoints.is_empty() => Privilege::Read,
+            None if reads || endpoints.iter().all(only_reads) => Privilege::Read,
             None => Privilege::Change,
         };
         let token = generation.plan.admin.as_ref();

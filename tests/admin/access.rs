@@ -142,4 +142,7 @@ fn unknown_methods_and_paths_have_different_errors() {
     assert_eq!(absent.status, 404);
     assert!(error(&absent.text()).contains("others"));
     assert_eq!(api.send("GET", "/api/nothing", "", "").status, 404);
+    // No method of this path changes anything, so none needs the token.
+    let wrong = api.send("PUT", "/api/explain", "", "");
+    assert_eq!((wrong.status, wrong.get("allow")), (405, Some("POST")));
 }
