@@ -124,7 +124,8 @@ impl SharedStore {
                     recovery.begin(now);
                 }
                 let next = match probe_at {
-                    Some(at) if at > now => at,
+                    // One that became due meanwhile is made at once.
+                    Some(at) if !probes => at,
                     _ => now.after(jittered(recovery.pause())),
                 };
                 probe_at = Some(next);
